@@ -1,0 +1,119 @@
+"""What the operator writes and the runtime reads: one small JSON document.
+
+The operator renders a `RuntimePolicy` for each kind of pod into a ConfigMap; the runtime polls the
+mounted file and publishes the parsed value. The document is refused as a whole if any part of it is
+wrong (an unknown key included, since a key that is silently ignored is a setting that silently does
+not run), and the policy that ran before stays.
+
+Left out on purpose: anything that is not needed to order a queue. Where metrics are served, which
+role a pod has and how the file is found are start-up settings of the engine (`RuntimeSettings`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+API_VERSION: Literal["prefleet.dev/runtime/v1"] = "prefleet.dev/runtime/v1"
+
+POLICY_FILE = "policy.json"
+"""ConfigMap key, and file name, of the policy of prefill and mixed pods."""
+
+DECODE_POLICY_FILE = "decode.json"
+"""The same for decode pods: always first come first served, with the same generation."""
+
+DEFAULT_AGED_SHARE = 0.25
+DEFAULT_EXPORTER_PORT = 9400
+
+
+class PolicyName(StrEnum):
+    """The queue policies that the runtime can run."""
+
+    FCFS = "fcfs"
+    SHORT_REQUEST_FIRST = "short_request_first"
+
+
+class LengthKind(StrEnum):
+    """What counts as the length of a request."""
+
+    UNCACHED = "uncached"
+    """Prompt tokens less the prefix-cache hit, at least 1."""
+    PROMPT = "prompt"
+    """Raw prompt tokens."""
+
+
+class InvalidPolicyError(ValueError):
+    """A policy document that must not run; the message is one sentence per fault, with the field's name."""
+
+
+class RuntimePolicy(BaseModel):
+    """The scheduling policy of one fleet, immutable.
+
+    Units: `threshold` in tokens, `long_max_wait_ms` in milliseconds (0 turns promotion off),
+    `aged_share` a fraction of the prefill tokens dispatched while shorts wait.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    api_version: Literal["prefleet.dev/runtime/v1"] = API_VERSION
+    generation: Annotated[int, Field(ge=0)]
+    policy: PolicyName = Field(default=PolicyName.FCFS, strict=False)
+    threshold: Annotated[int, Field(ge=1)] | None = None
+    long_max_wait_ms: Annotated[int, Field(ge=0)] = 0
+    aged_share: Annotated[float, Field(gt=0, le=1, strict=False)] = DEFAULT_AGED_SHARE
+    length: LengthKind = Field(default=LengthKind.UNCACHED, strict=False)
+
+    @model_validator(mode="after")
+    def _short_request_first_needs_a_threshold(self) -> Self:
+        if self.policy is PolicyName.SHORT_REQUEST_FIRST and self.threshold is None:
+            raise ValueError("threshold is required with short_request_first: give the longest short request in tokens")
+        return self
+
+    def to_json(self) -> str:
+        """The document as written to the ConfigMap: stable key order, so that equal policies are equal text."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Parse a document.
+
+        Raises:
+            InvalidPolicyError: the text is torn or not JSON, or a field is wrong.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise InvalidPolicyError(_sentences(error)) from None
+
+
+class RuntimeSettings(BaseModel):
+    """Start-up settings of the runtime: under the key `prefleet` of the engine's `--additional-config`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    policy_file: str
+    exporter_host: str = "0.0.0.0"
+    exporter_port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_EXPORTER_PORT
+
+    @classmethod
+    def parse(cls, raw: Any) -> Self:
+        """Check the value of the `prefleet` key.
+
+        Raises:
+            InvalidPolicyError: a key is missing, unknown or out of range.
+        """
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            raise InvalidPolicyError(_sentences(error)) from None
+
+
+def _sentences(error: ValidationError) -> str:
+    faults = []
+    for fault in error.errors(include_url=False):
+        field = ".".join(str(part) for part in fault["loc"])
+        message = fault["msg"].removeprefix("Value error, ")
+        faults.append(f"{field}: {message}" if field else message)
+    return "; ".join(faults)

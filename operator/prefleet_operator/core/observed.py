@@ -1,0 +1,104 @@
+"""What was measured, and how sure of it one may be.
+
+Missing data never looks like zero: every reading is a `Sample` (fresh), `Stale` (known, but older than it
+should be) or `Missing` (with the reason), and every decision holds on the last two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from prefleet_operator.api import Role
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Generic[T]):
+    """A fresh reading, taken at `at_s` (Unix seconds)."""
+
+    value: T
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stale(Generic[T]):
+    """The last reading of a series that has stopped moving forward in time."""
+
+    value: T
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """No reading; `reason` is a sentence for the condition's message."""
+
+    reason: str
+
+
+Reading = Sample[T] | Stale[T] | Missing
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSnapshot:
+    """Counts of one window by bucket.
+
+    `bounds`: finite upper bounds, rising. `counts`: one per bound plus one for +Inf, not cumulative;
+    floats, since a rate over a window extrapolates.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(self.bounds) + 1:
+            raise ValueError(f"{len(self.bounds)} bounds need {len(self.bounds) + 1} counts, not {len(self.counts)}")
+
+    @property
+    def total(self) -> float:
+        """All observations of the window."""
+        return sum(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMetrics:
+    """One fleet's readings over the tuning window, all of its prefill (or mixed) pods together.
+
+    `lengths`: prompt lengths in tokens, as the spec's `length` measures them. `long_waits`: queue waits of
+    the lane long, in seconds, from arrival to dispatch (promoted ones included). `promotion_waits`: waits of
+    long requests at their promotion. `promotions`, `degradations`: counts over the window.
+    `oldest_long_wait_s`: the oldest long request that waits now, over all pods.
+    """
+
+    lengths: Reading[HistogramSnapshot] = Missing("not asked yet")
+    long_waits: Reading[HistogramSnapshot] = Missing("not asked yet")
+    promotion_waits: Reading[HistogramSnapshot] = Missing("not asked yet")
+    promotions: Reading[float] = Missing("not asked yet")
+    degradations: Reading[float] = Missing("not asked yet")
+    oldest_long_wait_s: Reading[float] = Missing("not asked yet")
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod of the fleet, as the API server and its exporter show it.
+
+    `reported_generation`: the policy generation that its runtime says it runs.
+    """
+
+    name: str
+    role: Role
+    ip: str | None
+    ready: bool
+    terminating: bool = False
+    reported_generation: Reading[int] = Missing("not asked yet")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetObservation:
+    """All that a decision may look at, besides the spec and the memory."""
+
+    metrics: FleetMetrics = FleetMetrics()
+    pods: tuple[PodView, ...] = ()
+    ready_replicas: Mapping[Role, int] = field(default_factory=dict)
