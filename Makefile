@@ -1,0 +1,69 @@
+# Two commands: `make demo` and `make test`. Both set up everything they need; see README.md.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.9
+SETUP_STAMP := $(VENV)/.ready-$(shell cat requirements/dev.txt pyproject.toml | cksum | cut -d' ' -f1)
+
+ENGINE ?= simulator
+TRACE ?=
+KEEP ?=
+
+.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm lint demo crds lock clean
+
+help:
+	@echo "make demo [ENGINE=vllm] [TRACE=file] [KEEP=1]  the whole path on this machine"
+	@echo "make test                                      every test (unit, conformance, control plane, real vLLM)"
+	@echo "make lint | test-fast | crds | lock            for contributors; see CONTRIBUTING.md"
+
+# The environment of the product and of its tests: locked versions and hashes, installed by a pinned uv.
+setup: $(SETUP_STAMP)
+
+$(SETUP_STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is %d.%d: set PYTHON=/path/to/python3.11" % sys.version_info[:2])'
+	@echo "setup: making $(VENV) from requirements/dev.txt"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@rm -f $(VENV)/.ready-* && touch $@
+
+# The control plane's programs, from PATH or built once into the user's cache (about 12 minutes on two cores).
+tools: setup
+	@$(BIN)/python -m tests.support.binaries
+
+vllm-env: setup
+	@$(BIN)/python -m tests.support.vllm_env
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-fast: setup
+	$(BIN)/python -m pytest tests/unit tests/conformance tests/golden tests/e2e
+
+test-controlplane: tools
+	$(BIN)/python -m pytest tests/controlplane
+
+test-vllm: vllm-env
+	$(BIN)/python -m pytest tests/vllm
+
+test: lint tools vllm-env
+	$(BIN)/python -m pytest tests
+
+demo: setup
+	@$(BIN)/python -m tests.support.demo --engine "$(ENGINE)" $(if $(TRACE),--trace "$(TRACE)") $(if $(KEEP),--keep)
+
+crds: setup
+	$(BIN)/prefleet crd
+
+# Versions and hashes only: no index, no download address.
+LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11
+lock: setup
+	$(LOCK) pyproject.toml --group dev --extra operator --extra replay --no-emit-package prefleet -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) build
