@@ -1,0 +1,39 @@
+"""From a PrefillPolicy and the decisions taken about it to the Kubernetes objects that should exist. Pure."""
+
+from prefleet_operator.render.fleet import (
+    InstallationDefaults,
+    PolicyObject,
+    owner_reference,
+    render_fleet,
+)
+from prefleet_operator.render.names import (
+    FIELD_MANAGER,
+    FLEET_LABEL,
+    GENERATION_ANNOTATION,
+    ROLE_LABEL,
+    fleet_labels,
+    fleet_selector,
+    policy_config_map_name,
+    role_labels,
+    role_object_name,
+    selector_labels,
+)
+from prefleet_operator.render.policy_files import render_policy_config_map
+
+__all__ = [
+    "FIELD_MANAGER",
+    "FLEET_LABEL",
+    "GENERATION_ANNOTATION",
+    "ROLE_LABEL",
+    "InstallationDefaults",
+    "PolicyObject",
+    "fleet_labels",
+    "fleet_selector",
+    "owner_reference",
+    "policy_config_map_name",
+    "render_fleet",
+    "render_policy_config_map",
+    "role_labels",
+    "role_object_name",
+    "selector_labels",
+]

@@ -1,0 +1,30 @@
+"""The policy ConfigMap: what the runtime in every pod of a fleet reads.
+
+Two files of one generation: `policy.json` for prefill and mixed pods, `decode.json` (always first come first
+served) for decode pods, whose queue holds only requests that were prefilled elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefleet_operator.render.names import GENERATION_ANNOTATION, fleet_labels, policy_config_map_name
+from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE, RuntimePolicy
+
+
+def render_policy_config_map(fleet: str, namespace: str, policy: RuntimePolicy) -> dict[str, Any]:
+    """The ConfigMap that carries `policy` and its decode counterpart."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": policy_config_map_name(fleet),
+            "namespace": namespace,
+            "labels": fleet_labels(fleet),
+            "annotations": {GENERATION_ANNOTATION: str(policy.generation)},
+        },
+        "data": {
+            POLICY_FILE: policy.to_json(),
+            DECODE_POLICY_FILE: RuntimePolicy(generation=policy.generation).to_json(),
+        },
+    }
