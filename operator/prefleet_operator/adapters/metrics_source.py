@@ -1,0 +1,66 @@
+"""The one interface of all metrics sources.
+
+A source is asked once a cycle for all fleets together. It never raises for what happens on the other
+side: a source that is down, slow or talks nonsense answers `Missing` with a sentence, and one whose
+series have stopped moving answers `Stale`. An empty answer is Missing, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from prefleet_runtime.contract import DEFAULT_EXPORTER_PORT
+
+from prefleet_operator.api import LengthMeasure, Role
+from prefleet_operator.core.observed import FleetMetrics, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class PodTarget:
+    """One pod that runs the runtime. `ip` is None until it has one."""
+
+    name: str
+    role: Role
+    ip: str | None
+    exporter_port: int = DEFAULT_EXPORTER_PORT
+
+    @property
+    def prefills(self) -> bool:
+        """Whether its queue is one that the tuner looks at."""
+        return self.role is not Role.DECODE
+
+
+@dataclass(frozen=True, slots=True)
+class FleetQuery:
+    """What is asked for one fleet. `window_s`: seconds of history; `length`: which histogram of lengths."""
+
+    namespace: str
+    name: str
+    pods: tuple[PodTarget, ...]
+    window_s: float
+    length: LengthMeasure
+
+    @property
+    def key(self) -> str:
+        """The fleet's name across namespaces."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReading:
+    """What a source says of one fleet. `generations`: by pod name, the one that its runtime reports."""
+
+    metrics: FleetMetrics = field(default_factory=FleetMetrics)
+    generations: Mapping[str, Reading[int]] = field(default_factory=dict)
+
+
+class MetricsSource(Protocol):
+    """Where metrics come from."""
+
+    async def read(self, fleets: Sequence[FleetQuery], now: float) -> Mapping[str, FleetReading]:
+        """The readings of every fleet asked for, by `FleetQuery.key`; `now` in Unix seconds."""
+
+    async def close(self) -> None:
+        """Let go of connections."""

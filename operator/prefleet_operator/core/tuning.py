@@ -1,0 +1,223 @@
+"""The tuner's values: what it decided, why, and what it remembers between two decisions.
+
+`TunerMemory` is all that a decision takes from the past. It travels in `.status.tuning`: `to_status`
+writes it beside the evidence, `recall` reads it back, and the pair is exact (times are whole seconds,
+waits whole milliseconds), so an operator that restarts decides as if it had not. If status is lost,
+what the live policy says is adopted, as if it had been set just now.
+
+`settle` keeps a status as it is while nothing that matters has changed, so that the numbers in the
+evidence, which move with every request, do not cause a write each cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from prefleet_runtime.contract import PolicyName, RuntimePolicy
+
+from prefleet_operator.api import BandStatus, SchedulingPolicy, TunedValue, TuningStatus
+from prefleet_operator.core.reasons import Reason
+
+STATE_VERSION = 1
+EVIDENCE_CHANGE = 0.25
+"""Evidence in status is written anew when a number of the band has moved by more than this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunerMemory:
+    """What the tuner has set so far (in Advise mode: what it would have set).
+
+    `threshold` in tokens, None before the first setting; `long_max_wait_s` in seconds, 0 without promotion;
+    `*_moved_at_s` in whole Unix seconds, None before the first move. The threshold's cooldown also covers
+    the switch between the policies.
+    """
+
+    policy: SchedulingPolicy | None = None
+    threshold: int | None = None
+    threshold_moved_at_s: int | None = None
+    long_max_wait_s: float = 0.0
+    wait_moved_at_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One tuned value with its evidence; `value` in tokens or in seconds, None if there is none yet."""
+
+    value: float | None
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The band in tokens: low end of the lower percentile's interval, high end of the upper's."""
+
+    low: int
+    high: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class TuningMove:
+    """One change of the fleet's effective setting by the tuner, for history and events.
+
+    `name`: "policy", "threshold" or "longMaxWait", as in the spec; `before` and `after` as text.
+    """
+
+    name: str
+    before: str
+    after: str
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class TuningDecision:
+    """What the fleet is to run, and why.
+
+    `policy`, `threshold` (tokens, None under FCFS) and `long_max_wait_s` (0: no promotion) are effective, and
+    the last two mean nothing under FCFS. The findings and `advised_policy` are what the tuner itself holds right: in Auto mode the
+    same, in Advise mode only reported. `moves` is empty where nothing effective changed.
+    """
+
+    policy: SchedulingPolicy
+    threshold: int | None
+    long_max_wait_s: float
+    advised_policy: SchedulingPolicy
+    threshold_finding: Finding
+    wait_finding: Finding
+    band: Band | None = None
+    valley: int | None = None
+    capacity_limited: bool = False
+    moves: tuple[TuningMove, ...] = ()
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything effective changed."""
+        return bool(self.moves)
+
+    @property
+    def leading(self) -> Finding:
+        """What the Tuned condition names: the threshold's finding, or the wait's if only that is unsettled."""
+        if (
+            self.threshold_finding.reason in SETTLED_REASONS
+            and self.wait_finding.reason not in SETTLED_REASONS
+        ):
+            return self.wait_finding
+        return self.threshold_finding
+
+    @property
+    def settled(self) -> bool:
+        """Whether both values rest on evidence or on a pin: what the Tuned condition says."""
+        return self.leading.reason in SETTLED_REASONS
+
+
+SETTLED_REASONS = frozenset(
+    {
+        Reason.PINNED,
+        Reason.VALLEY,
+        Reason.BAND_OPTIMUM,
+        Reason.WITHIN_BAND,
+        Reason.NO_LENGTH_SPREAD,
+        Reason.COOLING_DOWN,
+        Reason.WAIT_FROM_LONG_WAITS,
+        Reason.WITHIN_HYSTERESIS,
+        Reason.LONG_WAIT_BEYOND_SLO,
+        Reason.SLO_LOWERED,
+    }
+)
+"""Reasons of a value that rests on evidence or on a pin."""
+
+
+def to_status(decision: TuningDecision, memory: TunerMemory) -> TuningStatus:
+    """`.status.tuning`: the evidence of this decision and the memory for the next one."""
+    band = decision.band
+    return TuningStatus(
+        state_version=STATE_VERSION,
+        band=None if band is None else BandStatus(low=band.low, high=band.high, samples=band.samples),
+        valley=decision.valley,
+        threshold=_tuned_value(decision.threshold_finding, memory.threshold, memory.threshold_moved_at_s),
+        long_max_wait=_tuned_value(decision.wait_finding, memory.long_max_wait_s, memory.wait_moved_at_s),
+        policy=memory.policy,
+    )
+
+
+def recall(status: TuningStatus | None, live: RuntimePolicy | None, now: float) -> TunerMemory:
+    """The memory of the last decision: from status, or else adopted from the live policy."""
+    if status is not None and status.state_version == STATE_VERSION:
+        return _from_status(status)
+    if live is not None:
+        return _adopted(live, now)
+    return TunerMemory()
+
+
+def settle(previous: TuningStatus | None, current: TuningStatus) -> TuningStatus:
+    """`previous` if `current` differs from it only in the noise of its evidence, else `current`.
+
+    A band that cannot be measured at present is carried over, since it is the last that is known.
+    """
+    if previous is None:
+        return current
+    if current.band is None and previous.band is not None:
+        current = current.model_copy(update={"band": previous.band, "valley": previous.valley})
+    return previous if _essence(previous) == _essence(current) and _close(previous, current) else current
+
+
+def format_time(at_s: float) -> str:
+    """A Unix time as Kubernetes writes it: UTC, whole seconds."""
+    return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_time(text: str) -> int:
+    """The whole Unix seconds of a time that `format_time` wrote."""
+    return int(datetime.fromisoformat(text).timestamp())
+
+
+def _tuned_value(finding: Finding, value: float | None, moved_at_s: int | None) -> TunedValue:
+    moved_at = None if moved_at_s is None else format_time(moved_at_s)
+    return TunedValue(value=value, reason=finding.reason, message=finding.message, moved_at=moved_at)
+
+
+def _from_status(status: TuningStatus) -> TunerMemory:
+    threshold, wait = status.threshold, status.long_max_wait
+    return TunerMemory(
+        policy=status.policy,
+        threshold=None if threshold is None or threshold.value is None else int(threshold.value),
+        threshold_moved_at_s=_moved_at(threshold),
+        long_max_wait_s=0.0 if wait is None or wait.value is None else wait.value,
+        wait_moved_at_s=_moved_at(wait),
+    )
+
+
+def _moved_at(value: TunedValue | None) -> int | None:
+    return None if value is None or value.moved_at is None else parse_time(value.moved_at)
+
+
+def _adopted(live: RuntimePolicy, now: float) -> TunerMemory:
+    short_first = live.policy is PolicyName.SHORT_REQUEST_FIRST
+    return TunerMemory(
+        policy=SchedulingPolicy.SHORT_REQUEST_FIRST if short_first else SchedulingPolicy.FCFS,
+        threshold=live.threshold,
+        threshold_moved_at_s=None if live.threshold is None else int(now),
+        long_max_wait_s=live.long_max_wait_ms / 1000,
+        wait_moved_at_s=int(now) if live.long_max_wait_ms else None,
+    )
+
+
+def _essence(status: TuningStatus) -> object:
+    values = (status.threshold, status.long_max_wait)
+    return (
+        status.state_version,
+        status.policy,
+        status.band is None,
+        tuple(None if v is None else (v.value, v.reason, v.moved_at) for v in values),
+    )
+
+
+def _close(previous: TuningStatus, current: TuningStatus) -> bool:
+    pairs = [(previous.valley or 0, current.valley or 0)]
+    if previous.band is not None and current.band is not None:
+        before, after = previous.band, current.band
+        pairs += [(before.low, after.low), (before.high, after.high), (before.samples, after.samples)]
+    return all(abs(a - b) <= EVIDENCE_CHANGE * max(a, b) for a, b in pairs)
