@@ -1,0 +1,69 @@
+{{- define "prefleet.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Never app.kubernetes.io/managed-by=prefleet or prefleet.dev/fleet: those mark the pods of fleets. */}}
+{{- define "prefleet.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "prefleet.labels" -}}
+{{ include "prefleet.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "prefleet.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "prefleet.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name is needed when serviceAccount.create is false: name the account to use" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "prefleet.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+
+{{- define "prefleet.config" -}}
+runtimeImage: {{ default (include "prefleet.image" .) .Values.runtimeImage | quote }}
+loopInterval: {{ .Values.loopInterval | quote }}
+namespaces: {{ toJson .Values.watchNamespaces }}
+metricsSources: {{ toJson .Values.metricsSources }}
+{{- end -}}
+
+{{/* What the operator does in the namespaces of fleets, and nothing else: the tests compare it with an audit log. */}}
+{{- define "prefleet.fleetRules" -}}
+- apiGroups: [prefleet.dev]
+  resources: [prefillpolicies]
+  verbs: [get, list, watch]
+- apiGroups: [prefleet.dev]
+  resources: [prefillpolicies/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch, patch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}

@@ -1,0 +1,108 @@
+"""The installation's configuration: one YAML file that the Helm chart mounts.
+
+It holds what an installer decides and a tenant must not: where metrics come from and with which credentials,
+which runtime image fleets get by default, and which namespaces are served. It is read once at start; the chart
+restarts the operator when it changes. Every fault is one sentence with the field's name and the fix.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from prefleet_operator.api import DURATION_PATTERN, Model, parse_duration
+
+POD_SCRAPE = "PodScrape"
+"""The metrics source that needs no configuration, and whose name is therefore taken."""
+
+MIN_LOOP_INTERVAL_S = 1.0
+
+
+class ConfigError(ValueError):
+    """A configuration that must not run; the message says which field and what to write."""
+
+
+class MetricsSource(Model):
+    """One place that fleets may name in `spec.metricsSource`. The token file is re-read, since tokens rotate."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$")]
+    type: Literal["Prometheus"]
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
+    bearer_token_file: Annotated[str, Field(pattern="^/")] | None = None
+    ca_file: Annotated[str, Field(pattern="^/")] | None = None
+
+
+class OperatorConfig(Model):
+    """All that the operator is told. `namespaces`: empty means every namespace."""
+
+    runtime_image: Annotated[str, Field(min_length=1)]
+    loop_interval: Annotated[str, Field(pattern=DURATION_PATTERN)] = "5s"
+    namespaces: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
+    metrics_sources: Annotated[tuple[MetricsSource, ...], Field(max_length=100)] = ()
+
+    @property
+    def loop_interval_s(self) -> float:
+        """Seconds between two turns of the fleet loop."""
+        return parse_duration(self.loop_interval)
+
+    @field_validator("loop_interval")
+    @classmethod
+    def _not_a_busy_loop(cls, value: str) -> str:
+        if parse_duration(value) < MIN_LOOP_INTERVAL_S:
+            raise ValueError(f"{value} would flood the API server: write {MIN_LOOP_INTERVAL_S:.0f}s or more")
+        return value
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        names = [POD_SCRAPE, *(source.name for source in self.metrics_sources)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"metricsSources: {', '.join(twice)} is defined twice: give every source its own name")
+        return self
+
+    def with_namespaces(self, namespaces: tuple[str, ...]) -> OperatorConfig:
+        """The same configuration, serving these namespaces alone; unchanged if none are given."""
+        return self.model_copy(update={"namespaces": namespaces}) if namespaces else self
+
+
+def parse_config(raw: Any) -> OperatorConfig:
+    """Check a parsed document.
+
+    Raises:
+        ConfigError: a field is missing, unknown or wrong.
+    """
+    if not isinstance(raw, dict):
+        raise ConfigError("the configuration is empty: it must at least say runtimeImage: IMAGE")
+    try:
+        return OperatorConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_sentence(fault) for fault in error.errors(include_url=False))) from None
+
+
+def load_config(path: Path) -> OperatorConfig:
+    """Read and check the file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or a field is wrong.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
+    try:
+        return parse_config(raw)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _sentence(fault: Any) -> str:
+    field = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return f"{field}: is not a setting: remove it or check its spelling"
+    if fault["type"] == "missing":
+        return f"{field}: is missing: write it"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{field}: {message}" if field else str(message)
