@@ -2,12 +2,14 @@
 
 Names follow vLLM's `RequestQueue` (add, pop, peek, prepend, remove), so that the engine's adapter is
 thin. A policy *orders*, the queue *stores*: a request's key (its lane, its cost) is frozen while it is
-in the queue, and arrival order breaks every tie.
+in the queue, and arrival order breaks every tie. Arrival order is the order of `add`, not of clocks.
 
 Life of a request: `add` -> (`pop` -> `prepend`)* -> `pop` -> `commit`. A pop alone dispatches nothing:
 an engine looks at a request, finds no room for it and puts it back, many times. What was really
-scheduled is told to the queue by `commit` after the step; only then do counters and the share debt move.
-A popped request that is put back keeps its place. `remove` ends a life at any point.
+scheduled is told to the queue by `commit` after the step, in the order of the pops; only then do counters
+and the share debt move. A popped request that is put back keeps its place. `remove` ends a life at any point.
+A request may stay out for many steps (its KV cache is on its way from another node): from the next
+`begin_step` on it counts as held by the engine.
 
 Invariants (checked by `_check()` in every conformance test):
 - between two `begin_step` calls the order does not change under peek and pop, whatever the clock does;
@@ -29,6 +31,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+MAX_BYPASSES = 8
+"""How often one request may step aside for lack of room; after that it holds its place until it fits."""
+
 
 class Lane(StrEnum):
     """Where a request waits. `ALL` is the lane of policies that have no threshold."""
@@ -43,9 +48,11 @@ class Lane(StrEnum):
 class RequestFacts:
     """What a policy may know of a request, frozen when it is added.
 
-    Units: `arrival_s` in seconds on the caller's axis; lengths in tokens. `started`: preempted, prefill
-    already begun, or output already produced (a prefix-cache hit alone is no start). `deferred`: the
-    engine holds it back for a reason of its own (a grammar being compiled, remote KV on its way).
+    Units: `arrival_s` in seconds on the caller's axis; lengths in tokens. `priority`: negative goes first; set
+    by the engine's adapter for what must not wait again (a continuation), never copied from a client.
+    `started`: preempted, prefill already begun, or output already produced (a prefix-cache hit alone is no
+    start). `deferred`: the engine holds it back for a reason of its own (a grammar being compiled, remote KV
+    on its way).
     """
 
     request_id: str
@@ -79,9 +86,9 @@ class Dispatch:
 
 @dataclass(slots=True)
 class Counters:
-    """Monotonic counts kept by the queue itself."""
+    """Monotonic counts kept by the queue itself, carried over when the policy is switched."""
 
-    dispatches: dict[Lane, int] = field(default_factory=dict)
+    dispatches: dict[Lane, int] = field(default_factory=lambda: dict.fromkeys(Lane, 0))
     promotions: int = 0
     degradations: int = 0
     requeues: int = 0
@@ -90,11 +97,15 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class LaneGauge:
-    """What waits in one lane: requests, prompt tokens as the policy measures them, oldest wait in seconds."""
+    """What waits in one lane: requests, their lengths in tokens, and when the first in the lane arrived."""
 
-    requests: int
-    tokens: int
-    oldest_wait_s: float
+    requests: int = 0
+    tokens: int = 0
+    oldest_arrival_s: float | None = None
+
+    def oldest_wait_s(self, now: float) -> float:
+        """How long the first in the lane has waited at `now`; 0 if nothing waits."""
+        return 0.0 if self.oldest_arrival_s is None else max(0.0, now - self.oldest_arrival_s)
 
 
 class PolicyQueue(ABC, Generic[T]):
@@ -108,10 +119,11 @@ class PolicyQueue(ABC, Generic[T]):
 
     @abstractmethod
     def prepend(self, item: T, facts: RequestFacts) -> None:
-        """Put a popped request back in its place (counted as a re-queue), or admit a preempted one as immediate.
+        """Put a popped request back in its place, or admit a preempted one; each is counted as a re-queue.
 
         A request that is out and not `started` keeps its frozen key and place; with `started` it is classified
-        anew. Several requests put back in one step keep their order among themselves.
+        anew. One that is not out goes to the front of its lane. Several requests put back in one step keep
+        their order among themselves. Raises ValueError if the request waits already.
         """
 
     @abstractmethod
@@ -132,9 +144,10 @@ class PolicyQueue(ABC, Generic[T]):
 
     @abstractmethod
     def commit(self, request_id: str, now: float, tokens: int) -> Dispatch | None:
-        """A popped request was really scheduled at `now` with `tokens` prefill tokens: count it.
+        """A popped request was really scheduled at `now`: count it.
 
-        Returns None for a request that is not out (a running request, an unknown one).
+        `tokens`: the prefill tokens that this sets in motion: what is left of the prompt, not only the first
+        chunk. Returns None for a request that is not out (a running request, an unknown one).
         """
 
     @abstractmethod
@@ -142,8 +155,12 @@ class PolicyQueue(ABC, Generic[T]):
         """Forget a request wherever it is (waiting, hidden or out); None if it is unknown."""
 
     @abstractmethod
-    def bypass_head(self) -> None:
-        """The head did not fit: it steps aside until the next `begin_step`, a bounded number of times in a row."""
+    def bypass_head(self) -> bool:
+        """The head did not fit: it steps aside until the next `begin_step`.
+
+        False, and nothing happens, once it has done so `MAX_BYPASSES` times (it would starve behind smaller
+        ones), or if there is no head.
+        """
 
     @abstractmethod
     def get(self, request_id: str) -> T | None:
@@ -151,19 +168,30 @@ class PolicyQueue(ABC, Generic[T]):
 
     @abstractmethod
     def set_deferred(self, request_id: str, deferred: bool) -> None:
-        """Tell whether the engine holds a waiting request back; a deferred short is no waiting short."""
+        """Tell whether the engine holds a waiting request back; a deferred short is no waiting short.
+
+        Unknown requests are ignored. The order of the present step stays.
+        """
 
     @abstractmethod
-    def gauges(self, now: float) -> dict[Lane, LaneGauge]:
-        """What waits, by lane, at `now`; every lane of the policy is present, also when empty. O(lanes)."""
+    def heads_to_refresh(self, limit: int) -> list[tuple[T, RequestFacts]]:
+        """At most `limit` first waiting requests whose place a larger cached part could better; often none."""
+
+    @abstractmethod
+    def refresh(self, request_id: str, cached_tokens: int) -> bool:
+        """Tell, between steps, how much of a waiting request is cached now; True if it became short."""
+
+    @abstractmethod
+    def gauges(self) -> dict[Lane, LaneGauge]:
+        """What waits, by lane; every lane of the policy is present, also when empty."""
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[T, RequestFacts]]:
-        """Waiting requests with their facts in arrival order: what a policy switch carries over."""
+        """Waiting requests with their facts in arrival order."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[T]:
-        """Waiting requests in policy order as of the last `begin_step`."""
+        """Waiting requests in policy order as of the last `begin_step`; those hidden for this step come last."""
 
     @abstractmethod
     def __len__(self) -> int:
