@@ -1,0 +1,31 @@
+"""One control plane for the whole session, a fresh namespace for every test."""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.binaries import TOOLS, ensure
+from tests.support.plane.plane import ControlPlane
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Mapping[str, Path]:
+    """Every tool by name, built where the machine has none (tests/support/binaries.py shows its progress)."""
+    return ensure(TOOLS)
+
+
+@pytest.fixture(scope="session")
+def plane(binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("plane"), binaries) as plane:
+        yield plane
+
+
+@pytest.fixture
+def namespace(plane: ControlPlane) -> Iterator[str]:
+    """Deleted afterwards without waiting: the name is random, so nothing meets what is still going."""
+    name = f"test-{secrets.token_hex(4)}"
+    plane.create_namespace(name)
+    yield name
+    plane.kubectl("delete", "namespace", name, "--wait=false")
