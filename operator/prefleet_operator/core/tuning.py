@@ -48,6 +48,12 @@ class Finding:
     reason: Reason
     message: str
 
+    @property
+    def settled(self) -> bool:
+        """Whether the value rests on evidence or on a pin, be it evidence of earlier that now is too thin."""
+        held = self.reason in (Reason.LEARNING_LENGTHS, Reason.LEARNING_WAITS) and bool(self.value)
+        return held or self.reason in SETTLED_REASONS
+
 
 @dataclass(frozen=True, slots=True)
 class Band:
@@ -76,9 +82,9 @@ class TuningMove:
 class TuningDecision:
     """What the fleet is to run, and why.
 
-    `policy`, `threshold` (tokens, None under FCFS) and `long_max_wait_s` (0: no promotion) are effective, and
-    the last two mean nothing under FCFS. The findings and `advised_policy` are what the tuner itself holds right: in Auto mode the
-    same, in Advise mode only reported. `moves` is empty where nothing effective changed.
+    `policy`, `threshold` (tokens, None under FCFS) and `long_max_wait_s` (0 without promotion) are effective.
+    The findings and `advised_policy` are what the tuner itself holds right: in Auto mode the same, in Advise
+    mode only reported. `moves` is empty where nothing effective changed.
     """
 
     policy: SchedulingPolicy
@@ -99,18 +105,15 @@ class TuningDecision:
 
     @property
     def leading(self) -> Finding:
-        """What the Tuned condition names: the threshold's finding, or the wait's if only that is unsettled."""
-        if (
-            self.threshold_finding.reason in SETTLED_REASONS
-            and self.wait_finding.reason not in SETTLED_REASONS
-        ):
-            return self.wait_finding
-        return self.threshold_finding
+        """What the Tuned condition names: the threshold's finding, or the wait's if only it is unsettled."""
+        threshold, wait = self.threshold_finding, self.wait_finding
+        wait_matters = self.advised_policy is not SchedulingPolicy.FCFS and not wait.settled
+        return wait if threshold.settled and wait_matters else threshold
 
     @property
     def settled(self) -> bool:
-        """Whether both values rest on evidence or on a pin: what the Tuned condition says."""
-        return self.leading.reason in SETTLED_REASONS
+        """Whether all that runs rests on evidence or on a pin: what the Tuned condition says."""
+        return self.leading.settled
 
 
 SETTLED_REASONS = frozenset(

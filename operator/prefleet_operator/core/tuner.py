@@ -1,0 +1,127 @@
+"""The tuner: (metrics, spec, memory, now) -> (decision, memory).
+
+Order: the threshold first (`threshold.py`), the wait limit second (`wait.py`). What the two advise becomes
+effective in mode Auto under ShortRequestFirst. In mode Advise it is only reported, the fleet runs what the
+spec pins, or FCFS without a pinned threshold, and what would move is remembered as if it had. In mode Off,
+and with the policy FCFS outside Advise, nothing is computed beyond the band, and the memory stays as it is.
+
+Invariants: pure; a pinned value never moves; missing or stale metrics move nothing; the same inputs give
+the same decision, so a restart that recalls the memory changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, TuningMode, format_duration
+from prefleet_operator.core.observed import FleetMetrics
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.threshold import LengthStudy, ThresholdOutcome, decide_threshold, study_lengths
+from prefleet_operator.core.tuning import Finding, TunerMemory, TuningDecision, TuningMove
+from prefleet_operator.core.wait import WaitOutcome, decide_wait, pinned_wait
+
+FCFS = SchedulingPolicy.FCFS
+SHORT_REQUEST_FIRST = SchedulingPolicy.SHORT_REQUEST_FIRST
+
+
+def decide(
+    metrics: FleetMetrics, spec: PrefillPolicySpec, memory: TunerMemory, now: float
+) -> tuple[TuningDecision, TunerMemory]:
+    """One decision. `now` in Unix seconds; `metrics` over the window of the spec."""
+    mode, fcfs = spec.tuning.mode, spec.scheduling.policy is FCFS
+    if mode is TuningMode.OFF:
+        return _untuned(metrics, spec, Reason.TUNING_OFF, "spec.tuning.mode is Off"), memory
+    if fcfs and mode is TuningMode.AUTO:
+        told = "spec.scheduling.policy is FCFS, which has nothing to tune"
+        return _untuned(metrics, spec, Reason.POLICY_IS_FCFS, told), memory
+    threshold = decide_threshold(metrics.lengths, spec, _pinned_threshold(spec), memory, now)
+    wait = _decide_wait(metrics, spec, threshold.memory, now)
+    decision = _effective(spec, threshold, wait)
+    if mode is TuningMode.AUTO:
+        decision = replace(decision, moves=_moves(spec, memory, decision))
+    return decision, wait.memory
+
+
+def _untuned(metrics: FleetMetrics, spec: PrefillPolicySpec, reason: Reason, told: str) -> TuningDecision:
+    policy, threshold, wait_s = _as_pinned(spec)
+    study = None if reason is Reason.TUNING_OFF else study_lengths(metrics.lengths, spec)
+    evidence = told if study is None else f"{told}; {study.describe()}"
+    return TuningDecision(
+        policy=policy,
+        threshold=threshold,
+        long_max_wait_s=wait_s,
+        advised_policy=policy,
+        threshold_finding=Finding(threshold, reason, evidence),
+        wait_finding=Finding(wait_s, reason, told),
+        band=None if study is None else study.band,
+        valley=_valley(study),
+    )
+
+
+def _decide_wait(
+    metrics: FleetMetrics, spec: PrefillPolicySpec, memory: TunerMemory, now: float
+) -> WaitOutcome:
+    pinned_s = spec.scheduling.long_max_wait_s
+    if spec.tuning.mode is TuningMode.ADVISE:
+        policy, _, running_s = _as_pinned(spec)
+        return decide_wait(metrics, spec, None if policy is FCFS else running_s, memory, now)
+    if pinned_s is not None:
+        return pinned_wait(pinned_s, memory)
+    running = None if memory.policy is FCFS else memory.long_max_wait_s
+    return decide_wait(metrics, spec, running, memory, now)
+
+
+def _effective(spec: PrefillPolicySpec, threshold: ThresholdOutcome, wait: WaitOutcome) -> TuningDecision:
+    advised = wait.memory
+    policy, tokens, wait_s = advised.policy or FCFS, advised.threshold, advised.long_max_wait_s
+    if spec.tuning.mode is TuningMode.ADVISE:
+        policy, tokens, wait_s = _as_pinned(spec)
+    return TuningDecision(
+        policy=policy,
+        threshold=None if policy is FCFS else tokens,
+        long_max_wait_s=0.0 if policy is FCFS else wait_s,
+        advised_policy=advised.policy or FCFS,
+        threshold_finding=threshold.finding,
+        wait_finding=wait.finding,
+        band=None if threshold.study is None else threshold.study.band,
+        valley=_valley(threshold.study),
+        capacity_limited=wait.capacity_limited,
+    )
+
+
+def _pinned_threshold(spec: PrefillPolicySpec) -> int | None:
+    """The threshold that the tuner must leave alone; in Advise mode it advises against the pinned one too."""
+    return None if spec.tuning.mode is TuningMode.ADVISE else spec.scheduling.threshold
+
+
+def _as_pinned(spec: PrefillPolicySpec) -> tuple[SchedulingPolicy, int | None, float]:
+    """What runs on the spec alone: its pins, or FCFS without a threshold."""
+    scheduling = spec.scheduling
+    if scheduling.policy is FCFS or scheduling.threshold is None:
+        return FCFS, None, 0.0
+    return SHORT_REQUEST_FIRST, scheduling.threshold, scheduling.long_max_wait_s or 0.0
+
+
+def _valley(study: LengthStudy | None) -> int | None:
+    return None if study is None else study.valley_floor
+
+
+def _moves(spec: PrefillPolicySpec, before: TunerMemory, decision: TuningDecision) -> tuple[TuningMove, ...]:
+    """What the tuner, not the user, has changed since the last decision."""
+    moves: list[TuningMove] = []
+    threshold, wait = decision.threshold_finding, decision.wait_finding
+
+    def note(name: str, old: str, new: str, finding: Finding) -> None:
+        if old != new:
+            moves.append(TuningMove(name, old, new, finding.reason, finding.message))
+
+    if spec.scheduling.threshold is None:
+        note("policy", before.policy or FCFS, decision.policy, threshold)
+        note("threshold", _text(before.threshold), _text(threshold.value), threshold)
+    if spec.scheduling.long_max_wait is None:
+        note("longMaxWait", format_duration(before.long_max_wait_s), format_duration(wait.value or 0.0), wait)
+    return tuple(moves)
+
+
+def _text(tokens: float | None) -> str:
+    return "none" if tokens is None else f"{int(tokens)}"
