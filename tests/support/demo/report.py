@@ -1,7 +1,7 @@
 """What the demo ends with: a table, a picture and the same figures as JSON.
 
 The lane split is fixed for both phases (`split_tokens`), so that a request is short or long whatever policy
-it met; queue waits are the clients' time to first token less nothing: what a user saw, not what a queue says.
+it met. TTFT is what the clients saw; queue waits are what the runtime's own histograms say (FCFS has no lanes).
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ def _comparison(summary: Summary) -> Table:
         table.add_row(
             title, _seconds(before[key]), _seconds(after[key]), _percent(_change(after[key], before[key]))
         )
-    for lane in ("short", "long"):
+    for lane, title in (("all", "all requests"), ("short", "short lane"), ("long", "long lane")):
         waits = [summary.waits_p95_s.get(phase, {}).get(lane) for phase in PHASES]
-        table.add_row(f"queue wait P95, {lane}", *(_seconds(wait) for wait in waits), "")
+        table.add_row(f"queue wait P95, {title}", *(_seconds(wait) for wait in waits), "")
     rates = (summary.fcfs.output_tokens_per_s, summary.tuned.output_tokens_per_s)
     table.add_row("output tokens/s", *(f"{rate:.0f}" for rate in rates), _percent(summary.throughput_change))
     table.add_row("requests", str(summary.fcfs.requests), str(summary.tuned.requests), "")

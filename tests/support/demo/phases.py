@@ -1,0 +1,204 @@
+"""The demo's measured part: replay under FCFS, switch to tuned, let it settle, replay the same again.
+
+Everything here talks to the fleet as a user would: requests to its Services, kubectl, Prometheus queries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefleet_operator.api import parse_duration
+from prefleet_runtime.sim.cost_model import DEFAULT_PROFILE
+
+from tests.support.demo.client import Outcome, Replay, Target, figures
+from tests.support.demo.fleet import NAME, Fleet
+from tests.support.demo.progress import Show
+from tests.support.demo.report import Summary, band_of
+from tests.support.demo.workload import Request, bursty_mix, trace_requests
+
+SEED = 20_261_130
+LOAD = 0.8
+PODS = 2
+SPLIT_TOKENS = 1_000
+PHASE_S = 75.0
+SETTLE_S = 45.0
+SETTLE_AT_MOST_S = 75.0
+CALIBRATION_S = 15.0
+CALIBRATION_CLIENTS = 8
+PROPAGATION_TIMEOUT_S = 100.0
+
+ServiceTime = Callable[[int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Both phases' outcomes and what the demo says of them."""
+
+    summary: Summary
+    outcomes: dict[str, Sequence[Outcome]]
+
+
+async def measure(fleet: Fleet, prometheus_url: str, trace: Path | None, show: Show) -> Measured:
+    """Run both phases."""
+    target = fleet.target()
+    service_s = simulated_service_s if fleet.engine.decode_role else await _calibrate(target, show)
+    requests = _workload(trace, service_s, fleet.engine.longest, SEED, PHASE_S)
+    outcomes: dict[str, Sequence[Outcome]] = {}
+    waits: dict[str, dict[str, float | None]] = {}
+
+    outcomes["fcfs"] = await _replay("FCFS", requests, target, fleet, show)
+    waits["fcfs"] = _waits_p95(prometheus_url, PHASE_S)
+    propagation_s = await asyncio.to_thread(_switch_to_tuned, fleet, show)
+    await _settle(trace, service_s, target, fleet, show)
+    outcomes["tuned"] = await _replay("tuned", requests, target, fleet, show)
+    waits["tuned"] = _waits_p95(prometheus_url, PHASE_S)
+
+    active = await asyncio.to_thread(_policy_active, fleet)
+    status = await asyncio.to_thread(fleet.status)
+    summary = _summary(fleet, trace, status, active, propagation_s, outcomes, waits)
+    return Measured(summary, outcomes)
+
+
+def simulated_service_s(prompt_tokens: int) -> float:
+    """Prefill seconds of one prompt alone on a simulated pod, by the server's own cost model."""
+    cost = DEFAULT_PROFILE.cost
+    pairs = prompt_tokens * (prompt_tokens + 1) / 2
+    return cost.step_s(prompt_tokens, 0, pairs)
+
+
+async def _calibrate(target: Target, show: Show) -> ServiceTime:
+    """Pod seconds per prompt token of the mix on this machine, from a closed loop that keeps pods busy."""
+    mix = bursty_mix(SEED + 9, 600, LOAD, lambda tokens: tokens / 2_000, PODS)
+    queue = iter(mix)
+    done: list[Outcome] = []
+    began = time.monotonic()
+
+    async def client() -> None:
+        while time.monotonic() - began < CALIBRATION_S and (request := next(queue, None)):
+            replay = Replay([Request(0.0, request.prompt_tokens, request.output_tokens)])
+            await replay.run(target)
+            done.extend(replay.outcomes)
+            show.line(f"measuring this machine: {len(done)} requests in {time.monotonic() - began:.0f} s")
+
+    await asyncio.gather(*(client() for _ in range(CALIBRATION_CLIENTS)))
+    tokens = sum(outcome.request.prompt_tokens for outcome in done)
+    per_token_s = PODS * (time.monotonic() - began) / tokens
+    show.line(
+        f"this machine's two pods together prefill {PODS / per_token_s:.0f} tokens/s of the mix", keep=True
+    )
+    return lambda prompt_tokens: prompt_tokens * per_token_s
+
+
+def _workload(
+    trace: Path | None, service_s: ServiceTime, longest: int, seed: int, duration_s: float
+) -> list[Request]:
+    if trace is None:
+        return bursty_mix(seed, duration_s, LOAD, service_s, PODS)
+    return trace_requests(trace, duration_s, LOAD, service_s, PODS, longest)
+
+
+async def _replay(
+    title: str, requests: Sequence[Request], target: Target, fleet: Fleet, show: Show
+) -> Sequence[Outcome]:
+    replay = Replay(requests)
+    running = asyncio.create_task(replay.run(target))
+    while not running.done():
+        await asyncio.wait([running], timeout=1.0)
+        show.replay(title, replay, await asyncio.to_thread(fleet.status))
+    await running
+    return replay.outcomes
+
+
+def _switch_to_tuned(fleet: Fleet, show: Show) -> float:
+    """Apply the tuned spec; seconds from the edit until every pod reports a newer generation."""
+    generation = fleet.status()["effective"]["generation"]
+    began = time.monotonic()
+    fleet.apply(fleet.engine.tuned())
+    reached = fleet.wait_for_generation_after(generation, PROPAGATION_TIMEOUT_S)
+    propagation_s = time.monotonic() - began
+    show.line(f"every pod reports generation {reached}, {propagation_s:.1f} s after the edit", keep=True)
+    return propagation_s
+
+
+async def _settle(
+    trace: Path | None, service_s: ServiceTime, target: Target, fleet: Fleet, show: Show
+) -> None:
+    """Traffic that is not measured, until the tuner has seen enough long waits to set the limit."""
+    deadline = time.monotonic() + SETTLE_AT_MOST_S
+    seed = SEED
+    while time.monotonic() < deadline:
+        seed += 1
+        requests = _workload(trace, service_s, fleet.engine.longest, seed, SETTLE_S)
+        await _replay("settling", requests, target, fleet, show)
+        if (await asyncio.to_thread(fleet.status)).get("effective", {}).get("longMaxWait"):
+            return
+
+
+def _policy_active(fleet: Fleet) -> bool:
+    """PolicyActive as the operator says it, given the time that its loop and a last move may need."""
+    try:
+        fleet.wait_for("PolicyActive", 20, lambda _: None)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _waits_p95(prometheus_url: str, window_s: float) -> dict[str, float | None]:
+    """P95 of queue waits over the last window by lane, and over all lanes, from the runtime's histogram."""
+    series = f'increase(prefleet_queue_wait_seconds_bucket{{pod=~"{NAME}-.*"}}[{window_s:.0f}s])'
+    by_lane = _query(prometheus_url, f"histogram_quantile(0.95, sum by (le, lane) ({series}))")
+    overall = _query(prometheus_url, f"histogram_quantile(0.95, sum by (le) ({series}))")
+    found: dict[str, float | None] = {
+        row["metric"].get("lane", "all"): float(row["value"][1]) for row in by_lane
+    }
+    found["all"] = float(overall[0]["value"][1]) if overall else None
+    return found
+
+
+def _query(prometheus_url: str, expression: str) -> list[dict[str, Any]]:
+    query = urllib.parse.urlencode({"query": expression})
+    with urllib.request.urlopen(f"{prometheus_url}/api/v1/query?{query}", timeout=10) as answer:
+        result: list[dict[str, Any]] = json.loads(answer.read())["data"]["result"]
+        return result
+
+
+def _summary(
+    fleet: Fleet,
+    trace: Path | None,
+    status: Mapping[str, Any],
+    active: bool,
+    propagation_s: float,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    waits: dict[str, dict[str, float | None]],
+) -> Summary:
+    effective, tuning = status["effective"], status.get("tuning", {})
+    threshold = effective.get("threshold")
+    split = SPLIT_TOKENS if trace is None else threshold or round(band_of(outcomes["fcfs"])["p70"])
+    wait = effective.get("longMaxWait")
+    return Summary(
+        engine=fleet.engine.name,
+        workload="bursty mix" if trace is None else trace.name,
+        band=band_of(outcomes["tuned"]),
+        threshold=threshold,
+        threshold_reason=tuning.get("threshold", {}).get("message", "not reported"),
+        valley=tuning.get("valley"),
+        max_wait_ms=round(parse_duration(wait) * 1000) if wait else None,
+        max_wait_reason=tuning.get("longMaxWait", {}).get("message", "not reported"),
+        policy=effective["policy"],
+        generation=effective["generation"],
+        policy_active=active,
+        propagation_s=propagation_s,
+        split_tokens=split,
+        fcfs=figures(outcomes["fcfs"], split),
+        tuned=figures(outcomes["tuned"], split),
+        waits_p95_s=waits,
+        moves=list(status.get("history", [])),
+    )
