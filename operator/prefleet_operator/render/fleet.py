@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from prefleet_runtime.contract import RuntimePolicy
+
 from prefleet_operator.api import GROUP, KIND, VERSION, PrefillPolicySpec
 from prefleet_operator.render.policy_files import render_policy_config_map
-from prefleet_runtime.contract import RuntimePolicy
 
 
 @dataclass(frozen=True, slots=True)

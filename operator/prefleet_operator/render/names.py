@@ -1,8 +1,8 @@
-"""Names, labels and annotations of everything that a PrefillPolicy owns: deterministic, and never changed lightly.
+"""Names, labels and annotations of everything that a PrefillPolicy owns: deterministic, and never changed
+lightly.
 
-The selector of a Deployment is immutable, so `selector_labels` may not grow without a new object name. Nothing
-here carries the operator's own version: an upgrade of the operator must not restart a fleet.
-"""
+The selector of a Deployment is immutable, so `selector_labels` may not grow without a new object name.
+Nothing here carries the operator's own version: an upgrade of the operator must not restart a fleet."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefleet_operator.render.names import GENERATION_ANNOTATION, fleet_labels, policy_config_map_name
 from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE, RuntimePolicy
+
+from prefleet_operator.render.names import GENERATION_ANNOTATION, fleet_labels, policy_config_map_name
 
 
 def render_policy_config_map(fleet: str, namespace: str, policy: RuntimePolicy) -> dict[str, Any]:

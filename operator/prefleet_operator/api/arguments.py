@@ -1,0 +1,72 @@
+"""Which arguments and environment variables of an engine belong to the operator, and the rules that keep them
+so.
+
+The list is one for all engines of this release: no engine has a use of its own for another's names. Engines
+take underscores for dashes and `--name.key` for a part of a JSON value, so both spellings are refused.
+Abbreviations need no rule: the operator's arguments come last on the command line, and the last one counts.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from prefleet_operator.api.rule import Rule
+
+OPERATOR_ARGUMENTS: Final = (
+    "--host",
+    "--port",
+    "--uds",
+    "--model",
+    "--revision",
+    "--served-model-name",
+    "--scheduler-cls",
+    "--scheduling-policy",
+    "--kv-transfer-config",
+    "--shutdown-timeout",
+    "--policy-file",
+    "--exporter-port",
+    "--role",
+)
+"""Rendered by the operator from the rest of the spec."""
+
+MERGED_ARGUMENT: Final = "--additional-config"
+"""vLLM's JSON of out-of-tree settings: the user's keys are kept and the runtime's key is added."""
+
+RUNTIME_SETTINGS_KEY: Final = "prefleet"
+
+OPERATOR_ENV: Final = (
+    "POD_NAME",
+    "POD_IP",
+    "PYTHONPATH",
+    "VLLM_NIXL_SIDE_CHANNEL_HOST",
+    "VLLM_NIXL_SIDE_CHANNEL_PORT",
+)
+"""Set by the operator."""
+
+
+def _spellings(name: str) -> str:
+    return name.removeprefix("--").replace("-", "[-_]")
+
+
+_ANY_OPERATOR_ARGUMENT: Final = "|".join(_spellings(name) for name in OPERATOR_ARGUMENTS)
+_REFUSED: Final = f"^--({_ANY_OPERATOR_ARGUMENT})([=.]|$)|^--{_spellings(MERGED_ARGUMENT)}[.]"
+
+NO_OPERATOR_ARGUMENTS: Final = Rule(
+    cel=f"self.args.all(arg, !arg.matches('{_REFUSED}'))",
+    message=f"args: remove what the operator writes itself ({', '.join(OPERATOR_ARGUMENTS)}); "
+    f"{MERGED_ARGUMENT} may be given as one JSON value, which is merged",
+    holds=lambda role: not any(re.search(_REFUSED, arg) for arg in role.args),
+)
+
+NO_RUNTIME_SETTINGS: Final = Rule(
+    cel=f"self.args.all(arg, !arg.contains('\"{RUNTIME_SETTINGS_KEY}\"'))",
+    message=f'args: remove "{RUNTIME_SETTINGS_KEY}" from {MERGED_ARGUMENT}: the operator adds this key',
+    holds=lambda role: not any(f'"{RUNTIME_SETTINGS_KEY}"' in arg for arg in role.args),
+)
+
+NO_OPERATOR_ENV: Final = Rule(
+    cel=f"self.env.all(variable, !(variable.name in [{', '.join(repr(name) for name in OPERATOR_ENV)}]))",
+    message=f"env: remove the variables that the operator sets itself ({', '.join(OPERATOR_ENV)})",
+    holds=lambda role: not any(variable.name in OPERATOR_ENV for variable in role.env),
+)

@@ -1,0 +1,140 @@
+"""What the operator answers: `PrefillPolicyStatus`, bounded and complete.
+
+It carries what must be remembered between two starts of the operator (the tuner's part, versioned) as well as
+what people read. Times are RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import Field
+
+from prefleet_operator.api.base import Model
+from prefleet_operator.api.spec import Role, SchedulingPolicy
+
+
+def _map_by(key: str) -> Any:
+    """A list whose items the API server tells apart by `key`."""
+    return Field(
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]},
+    )
+
+
+class ConditionStatus(StrEnum):
+    """The three values of a Kubernetes condition."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class ConditionType(StrEnum):
+    """What the operator says of a fleet."""
+
+    ACCEPTED = "Accepted"
+    READY = "Ready"
+    POLICY_ACTIVE = "PolicyActive"
+    METRICS_AVAILABLE = "MetricsAvailable"
+    TUNED = "Tuned"
+
+
+class Condition(Model):
+    """A Kubernetes condition; `last_transition_time` changes only with `status`."""
+
+    type: ConditionType
+    status: ConditionStatus
+    reason: str
+    message: str
+    last_transition_time: str
+    observed_generation: int
+
+
+class EffectiveStatus(Model):
+    """What runs now: the content of the live ConfigMap."""
+
+    policy: SchedulingPolicy
+    threshold: int | None = None
+    long_max_wait: str | None = None
+    generation: int
+
+
+class RoleStatus(Model):
+    """The pods of one role: wanted, ready, and ready with the effective generation reported."""
+
+    name: Role
+    desired: int
+    ready: int
+    active: int
+    reported_generation: int | None = None
+
+
+class PodColumns(Model):
+    """Ready of desired pods, as `kubectl get` shows them in its columns Prefill and Decode."""
+
+    prefill: str
+    decode: str
+
+    @classmethod
+    def of(cls, roles: Iterable[RoleStatus]) -> Self:
+        """ "2/3" for each role. The pods of a mixed fleet prefill and decode: they count once, under
+        Prefill."""
+        counts = {role.name: f"{role.ready}/{role.desired}" for role in roles}
+        if Role.MIXED in counts:
+            return cls(prefill=counts[Role.MIXED], decode="mixed")
+        return cls(prefill=counts.get(Role.PREFILL, "0/0"), decode=counts.get(Role.DECODE, "0/0"))
+
+
+class TunedValue(Model):
+    """One tuned value with its evidence. `value`: tokens of the threshold, or seconds of the wait limit."""
+
+    value: float | None = None
+    reason: str
+    message: str
+    moved_at: str | None = None
+
+
+class BandStatus(Model):
+    """The band of prompt lengths, in tokens."""
+
+    low: int
+    high: int
+    samples: int
+
+
+class TuningStatus(Model):
+    """What the tuner knows and what it remembers. `state_version` guards the remembered part."""
+
+    state_version: int = 1
+    band: BandStatus | None = None
+    valley: int | None = None
+    threshold: TunedValue | None = None
+    long_max_wait: TunedValue | None = None
+    policy: SchedulingPolicy | None = None
+
+
+class Move(Model):
+    """One past move of the effective policy."""
+
+    at: str
+    generation: int
+    policy: SchedulingPolicy
+    threshold: int | None = None
+    long_max_wait: str | None = None
+    reason: str
+    message: str
+
+
+class PrefillPolicyStatus(Model):
+    """What the operator answers."""
+
+    observed_generation: int | None = None
+    conditions: Annotated[list[Condition], _map_by("type")] = []
+    effective: EffectiveStatus | None = None
+    roles: Annotated[list[RoleStatus], _map_by("name")] = []
+    pods: PodColumns | None = None
+    tuning: TuningStatus | None = None
+    history: Annotated[list[Move], Field(max_length=10)] = []
