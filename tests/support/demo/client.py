@@ -93,9 +93,7 @@ class Replay:
                 self.started += 1
                 group.create_task(self._one(session, target, request, number))
 
-    async def _one(
-        self, session: aiohttp.ClientSession, target: Target, request: Request, number: int
-    ) -> None:
+    async def _one(self, session: aiohttp.ClientSession, target: Target, request: Request, number: int) -> None:
         outcome = Outcome(request)
         try:
             await self._send(session, target, request, outcome, number)
@@ -123,9 +121,7 @@ class Replay:
                 return
         await self._stream(session, target.decode_url or target.prefill_url, body, outcome)
 
-    async def _prefill(
-        self, session: aiohttp.ClientSession, target: Target, body: dict[str, Any]
-    ) -> dict[str, Any]:
+    async def _prefill(self, session: aiohttp.ClientSession, target: Target, body: dict[str, Any]) -> dict[str, Any]:
         asked = {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": HAND_OVER}
         async with session.post(f"{target.prefill_url}/v1/completions", json=asked) as answer:
             await _raise_for_error(answer)
@@ -134,9 +130,7 @@ class Replay:
             raise ValueError("the prefill pod's answer carries no kv_transfer_params")
         return parsed
 
-    async def _stream(
-        self, session: aiohttp.ClientSession, url: str, body: dict[str, Any], outcome: Outcome
-    ) -> None:
+    async def _stream(self, session: aiohttp.ClientSession, url: str, body: dict[str, Any], outcome: Outcome) -> None:
         counted = 0
         async with session.post(f"{url}/v1/completions", json={**body, "stream": True}) as answer:
             await _raise_for_error(answer)

@@ -110,9 +110,7 @@ class Fleet:
     def condition(self, kind: str) -> dict[str, Any]:
         """One condition; Unknown if it is not there yet."""
         conditions = self.status().get("conditions", [])
-        return next(
-            (c for c in conditions if c["type"] == kind), {"status": "Unknown", "message": "not reported yet"}
-        )
+        return next((c for c in conditions if c["type"] == kind), {"status": "Unknown", "message": "not reported yet"})
 
     def wait_for(self, kind: str, timeout_s: float, tick: Callable[[str], None]) -> None:
         """Wait until a condition is True.
@@ -130,22 +128,16 @@ class Fleet:
     def target(self) -> Target:
         """The Services that requests go to."""
         decode = self.engine.decode_role
-        return Target(
-            MODEL, self._service_url(self.engine.prefill_role), self._service_url(decode) if decode else None
-        )
+        return Target(MODEL, self._service_url(self.engine.prefill_role), self._service_url(decode) if decode else None)
 
     def _service_url(self, role: str) -> str:
-        service = json.loads(
-            self.plane.kubectl("get", "service", f"{NAME}-{role}", "-n", NAMESPACE, "-o", "json")
-        )
+        service = json.loads(self.plane.kubectl("get", "service", f"{NAME}-{role}", "-n", NAMESPACE, "-o", "json"))
         return f"http://{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
 
     def pod_addresses(self) -> dict[str, str]:
         """Pod name to address, of the pods that are there and not on their way out."""
         selector = f"prefleet.dev/fleet={NAME}"
-        pods = json.loads(self.plane.kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "json"))[
-            "items"
-        ]
+        pods = json.loads(self.plane.kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "json"))["items"]
         return {
             pod["metadata"]["name"]: pod["status"]["podIP"]
             for pod in pods
@@ -166,9 +158,7 @@ class Fleet:
             if len(values) == 1 and (value := values.pop()) is not None and value > generation:
                 return value
             if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"no common generation above {generation} in {timeout_s:.0f} s: {reported}"
-                )
+                raise TimeoutError(f"no common generation above {generation} in {timeout_s:.0f} s: {reported}")
             time.sleep(POLL_S)
 
 

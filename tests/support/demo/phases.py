@@ -91,15 +91,11 @@ async def _calibrate(target: Target, show: Show) -> ServiceTime:
     await asyncio.gather(*(client() for _ in range(CALIBRATION_CLIENTS)))
     tokens = sum(outcome.request.prompt_tokens for outcome in done)
     per_token_s = PODS * (time.monotonic() - began) / tokens
-    show.line(
-        f"this machine's two pods together prefill {PODS / per_token_s:.0f} tokens/s of the mix", keep=True
-    )
+    show.line(f"this machine's two pods together prefill {PODS / per_token_s:.0f} tokens/s of the mix", keep=True)
     return lambda prompt_tokens: prompt_tokens * per_token_s
 
 
-def _workload(
-    trace: Path | None, service_s: ServiceTime, longest: int, seed: int, duration_s: float
-) -> list[Request]:
+def _workload(trace: Path | None, service_s: ServiceTime, longest: int, seed: int, duration_s: float) -> list[Request]:
     if trace is None:
         return bursty_mix(seed, duration_s, LOAD, service_s, PODS)
     return trace_requests(trace, duration_s, LOAD, service_s, PODS, longest)
@@ -128,9 +124,7 @@ def _switch_to_tuned(fleet: Fleet, show: Show) -> float:
     return propagation_s
 
 
-async def _settle(
-    trace: Path | None, service_s: ServiceTime, target: Target, fleet: Fleet, show: Show
-) -> None:
+async def _settle(trace: Path | None, service_s: ServiceTime, target: Target, fleet: Fleet, show: Show) -> None:
     """Traffic that is not measured, until the tuner has seen enough long waits to set the limit."""
     deadline = time.monotonic() + SETTLE_AT_MOST_S
     seed = SEED
@@ -156,9 +150,7 @@ def _waits_p95(prometheus_url: str, window_s: float) -> dict[str, float | None]:
     series = f'increase(prefleet_queue_wait_seconds_bucket{{pod=~"{NAME}-.*"}}[{window_s:.0f}s])'
     by_lane = _query(prometheus_url, f"histogram_quantile(0.95, sum by (le, lane) ({series}))")
     overall = _query(prometheus_url, f"histogram_quantile(0.95, sum by (le) ({series}))")
-    found: dict[str, float | None] = {
-        row["metric"].get("lane", "all"): float(row["value"][1]) for row in by_lane
-    }
+    found: dict[str, float | None] = {row["metric"].get("lane", "all"): float(row["value"][1]) for row in by_lane}
     found["all"] = float(overall[0]["value"][1]) if overall else None
     return found
 

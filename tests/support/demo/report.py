@@ -90,9 +90,7 @@ def print_tables(console: Console, summary: Summary) -> None:
     console.print(_comparison(summary))
     console.print(_settings(summary))
     for move in summary.moves:
-        console.print(
-            f"[bold]{move['at']}[/]  generation {move['generation']}  {move['reason']}: {move['message']}"
-        )
+        console.print(f"[bold]{move['at']}[/]  generation {move['generation']}  {move['reason']}: {move['message']}")
 
 
 def _comparison(summary: Summary) -> Table:
@@ -108,9 +106,7 @@ def _comparison(summary: Summary) -> Table:
         "long TTFT P95": "long_ttft_p95_s",
     }
     for title, key in rows.items():
-        table.add_row(
-            title, _seconds(before[key]), _seconds(after[key]), _percent(_change(after[key], before[key]))
-        )
+        table.add_row(title, _seconds(before[key]), _seconds(after[key]), _percent(_change(after[key], before[key])))
     for lane, title in (("all", "all requests"), ("short", "short lane"), ("long", "long lane")):
         waits = [summary.waits_p95_s.get(phase, {}).get(lane) for phase in PHASES]
         table.add_row(f"queue wait P95, {title}", *(_seconds(wait) for wait in waits), "")
@@ -181,12 +177,8 @@ def _draw_ttft(axes: Any, summary: Summary, outcomes: dict[str, Sequence[Outcome
                 if (outcome.request.prompt_tokens <= summary.split_tokens) == (kind == "short")
             )
             ranks = [(index + 1) / len(values) for index in range(len(values))]
-            axes.step(
-                values, ranks, style, where="post", color=COLOURS[phase], label=f"{kind}, {PHASES[phase]}"
-            )
-    axes.set(
-        xscale="log", xlabel="time to first token (s)", ylabel="share of requests", title="Who waits how long"
-    )
+            axes.step(values, ranks, style, where="post", color=COLOURS[phase], label=f"{kind}, {PHASES[phase]}")
+    axes.set(xscale="log", xlabel="time to first token (s)", ylabel="share of requests", title="Who waits how long")
     axes.axhline(0.95, color="#8a8f98", linewidth=0.6)
     axes.legend(frameon=False)
 
@@ -202,7 +194,5 @@ def _draw_timeline(axes: Any, summary: Summary, outcomes: dict[str, Sequence[Out
             color=COLOURS[phase],
             label=f"short, {PHASES[phase]}",
         )
-    axes.set(
-        xlabel="arrival (s after the phase began)", ylabel="TTFT (s)", title="Short requests, burst by burst"
-    )
+    axes.set(xlabel="arrival (s after the phase began)", ylabel="TTFT (s)", title="Short requests, burst by burst")
     axes.legend(frameon=False)

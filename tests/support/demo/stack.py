@@ -20,13 +20,13 @@ from tests.support.node_agent.launch import start_agent
 from tests.support.demo.fleet import NAMESPACE, SOURCE, VLLM_IMAGE
 from tests.support.demo.progress import Show
 from tests.support.plane.plane import ControlPlane
-from tests.support.plane.prometheus import Prometheus, fleet_scrape_config
+from tests.support.plane.prometheus import Prometheus, fleet_scrape
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CHART = REPOSITORY / "helm" / "prefleet"
 OPERATOR_NAMESPACE = "prefleet-system"
 HELM_TIMEOUT_S = 120
-SCRAPE_INTERVAL = "2s"
+SCRAPE_INTERVAL_S = 2.0
 
 
 class HelmFailed(RuntimeError):
@@ -61,9 +61,7 @@ def running_stack(
         stack.callback(agent.stop)
         show.line("starting Prometheus", keep=True)
         prometheus = stack.enter_context(
-            Prometheus(
-                folder / "prometheus", binaries["prometheus"], fleet_scrape_config(plane, SCRAPE_INTERVAL)
-            )
+            Prometheus(folder / "prometheus", binaries["prometheus"], fleet_scrape(plane.kubeconfig, SCRAPE_INTERVAL_S))
         )
         plane.create_namespace(NAMESPACE)
         show.line("helm install prefleet", keep=True)

@@ -62,9 +62,7 @@ def bursty_mix(
 
 def _mix_lengths(rng: random.Random) -> Iterator[int]:
     while True:
-        centre, bounds = (
-            (LONG_TOKENS, LONG_BOUNDS) if rng.random() < LONG_SHARE else (SHORT_TOKENS, SHORT_BOUNDS)
-        )
+        centre, bounds = (LONG_TOKENS, LONG_BOUNDS) if rng.random() < LONG_SHARE else (SHORT_TOKENS, SHORT_BOUNDS)
         length = round(rng.lognormvariate(math.log(centre), 0.5))
         if bounds[0] <= length <= bounds[1]:
             yield length
@@ -103,9 +101,7 @@ def trace_requests(
         if work_s >= load * pods * duration_s:
             break
     if len(requests) < 2 or requests[-1].at_s <= requests[0].at_s:
-        raise TraceError(
-            f"{path}: a trace needs at least two requests of at most {longest} tokens at different times"
-        )
+        raise TraceError(f"{path}: a trace needs at least two requests of at most {longest} tokens at different times")
     start, span = requests[0].at_s, requests[-1].at_s - requests[0].at_s
     return [replace(request, at_s=(request.at_s - start) * duration_s / span) for request in requests]
 
@@ -115,9 +111,7 @@ def _read_trace(path: Path) -> Iterator[Request]:
     try:
         lines = path.open(encoding="utf-8-sig")
     except OSError as error:
-        raise TraceError(
-            f"{path}: {error.strerror}; TRACE must name an Azure CSV or a Mooncake JSONL"
-        ) from None
+        raise TraceError(f"{path}: {error.strerror}; TRACE must name an Azure CSV or a Mooncake JSONL") from None
     with lines:
         first = lines.readline()
         if first.startswith("TIMESTAMP,ContextTokens,GeneratedTokens"):
@@ -130,9 +124,7 @@ def _read_trace(path: Path) -> Iterator[Request]:
             )
 
 
-def _parsed(
-    path: Path, rows: Iterable[Row], parse: Callable[[Row], Request], first_line: int
-) -> Iterator[Request]:
+def _parsed(path: Path, rows: Iterable[Row], parse: Callable[[Row], Request], first_line: int) -> Iterator[Request]:
     for number, row in enumerate(rows, first_line):
         try:
             yield parse(row)
