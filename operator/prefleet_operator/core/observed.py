@@ -86,7 +86,8 @@ class FleetMetrics:
 class PodView:
     """One pod of the fleet, as the API server and its exporter show it.
 
-    `reported_generation`: the policy generation that its runtime says it runs.
+    `ready_since_s`: Unix time of its turning ready. `reported_generation`: the policy generation that its
+    runtime says it runs.
     """
 
     name: str
@@ -94,6 +95,7 @@ class PodView:
     ip: str | None
     ready: bool
     terminating: bool = False
+    ready_since_s: float | None = None
     reported_generation: Reading[int] = Missing("not asked yet")
 
 

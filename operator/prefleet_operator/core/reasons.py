@@ -34,3 +34,32 @@ class Reason(StrEnum):
     WITHIN_HYSTERESIS = "WithinHysteresis"
     SLO_LOWERED = "SLOLowered"
     CAPACITY_LIMITED = "CapacityLimited"
+
+    # Whether the spec can be carried out.
+    ACCEPTED = "Accepted"
+    INVALID_SPEC = "InvalidSpec"
+    APPLY_REFUSED = "ApplyRefused"
+    RECONCILE_FAILED = "ReconcileFailed"
+
+    # Pods.
+    PODS_READY = "PodsReady"
+    PODS_NOT_READY = "PodsNotReady"
+    ROLLOUT_STUCK = "RolloutStuck"
+    NO_PODS_WANTED = "NoPodsWanted"
+    NO_READY_PODS = "NoReadyPods"
+
+    # Whether the setting runs.
+    GENERATION_REPORTED = "GenerationReported"
+    PROPAGATING = "Propagating"
+    GENERATION_NOT_REPORTED = "GenerationNotReported"
+    GENERATION_UNKNOWN = "GenerationUnknown"
+
+    # Where metrics come from.
+    METRICS_FRESH = "MetricsFresh"
+    UNKNOWN_METRICS_SOURCE = "UnknownMetricsSource"
+
+    # Why the setting changed, where the tuner did not change it.
+    FLEET_CREATED = "FleetCreated"
+    SPEC_CHANGED = "SpecChanged"
+    DRIFT_CORRECTED = "DriftCorrected"
+    ADOPTED = "Adopted"

@@ -1,0 +1,320 @@
+"""The Kubernetes API, as plain objects: the only importer of `kubernetes`.
+
+Every request is bounded in time, and every write first passes the fence (`Kube.fence`), which raises once this
+process no longer leads: the old leader's last write comes before the new leader's first. A write is a
+server-side apply, a merge patch, or a delete; reads are paged. Failures are one of the few exceptions below.
+
+Objects are what JSON says, not the client's classes: an apply must send exactly the fields that are owned.
+
+Left out: which objects to write and when; the watch loop (watch.py) and Events (events.py) build on this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from kubernetes.aio import config as kube_config
+from kubernetes.aio.client import ApiClient, ApiException, Configuration
+
+Object = dict[str, Any]
+
+WRITE_TIMEOUT_S = 2.5
+"""Less than what lies between the lease's renew deadline and its duration: see app/leader.py."""
+READ_TIMEOUT_S = 15.0
+WATCH_SECONDS = 240
+WATCH_SILENCE_S = 75.0
+"""A watch hears at least a bookmark a minute; one that hears nothing for longer is dead."""
+PAGE_SIZE = 500
+TOKEN_REFRESH_S = 60.0
+
+
+class KubeError(Exception):
+    """The API server did not do what was asked; the message is its own sentence."""
+
+
+class NotFoundError(KubeError):
+    """There is no such object."""
+
+
+class ConflictError(KubeError):
+    """The object is no longer as it was read, or exists already."""
+
+
+class GoneError(KubeError):
+    """The resource version is too old to watch from: list again."""
+
+
+class RefusedError(KubeError):
+    """The request is wrong or forbidden, and will be until somebody changes something."""
+
+
+class UnavailableError(KubeError):
+    """The API server cannot be reached or is busy: try again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object and where the API serves it."""
+
+    base: str
+    plural: str
+
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path of a collection (of all namespaces if None) or of one object."""
+        parts = [self.base, *(["namespaces", namespace] if namespace else []), self.plural, name, subresource]
+        return "/" + "/".join(part for part in parts if part)
+
+
+CONFIG_MAPS = Resource("api/v1", "configmaps")
+SERVICES = Resource("api/v1", "services")
+PODS = Resource("api/v1", "pods")
+DEPLOYMENTS = Resource("apis/apps/v1", "deployments")
+LEASES = Resource("apis/coordination.k8s.io/v1", "leases")
+EVENTS = Resource("apis/events.k8s.io/v1", "events")
+POLICIES = Resource("apis/prefleet.dev/v1alpha1", "prefillpolicies")
+
+RESOURCES_BY_KIND = {"ConfigMap": CONFIG_MAPS, "Service": SERVICES, "Deployment": DEPLOYMENTS}
+
+
+class Kube:
+    """A connection to one API server. `fence` is called before each write and raises if it must not happen."""
+
+    def __init__(self, client: ApiClient, field_manager: str) -> None:
+        self._client = client
+        self._field_manager = field_manager
+        self.fence: Callable[[], None] = lambda: None
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        """Read one object. Raises NotFoundError."""
+        return await self._request("GET", resource.path(namespace, name))
+
+    async def find(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """Read one object by name, with the right to list alone; None if there is none."""
+        query = {"fieldSelector": f"metadata.name={name}"}
+        items = (await self._request("GET", resource.path(namespace), query))["items"]
+        return items[0] if items else None
+
+    async def served(self, resource: Resource) -> bool:
+        """Whether the API server knows the resource."""
+        try:
+            found = await self._request("GET", f"/{resource.base}")
+        except NotFoundError:
+            return False
+        return any(served["name"] == resource.plural for served in found["resources"])
+
+    async def list_page(
+        self, resource: Resource, namespace: str | None, selector: str, token: str = ""
+    ) -> tuple[list[Object], str, str]:
+        """One page: objects, resource version, and the token of the next page ("" on the last)."""
+        query = {"labelSelector": selector, "limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
+        page = await self._request("GET", resource.path(namespace), query)
+        metadata = page["metadata"]
+        return page.get("items") or [], metadata["resourceVersion"], metadata.get("continue") or ""
+
+    async def watch(
+        self, resource: Resource, namespace: str | None, selector: str, version: str
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """Changes after `version` as (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server ends it.
+
+        Raises GoneError if `version` is too old.
+        """
+        query = {
+            "watch": "true",
+            "labelSelector": selector,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=READ_TIMEOUT_S, sock_read=WATCH_SILENCE_S)
+        path = resource.path(namespace)
+        try:
+            response = await self._send("GET", path, query, None, "application/json", timeout)
+            async with response:
+                if response.status != 200:
+                    raise _error(response.status, await response.read())
+                async for line in response.content:
+                    change = json.loads(line)
+                    if change["type"] == "ERROR":
+                        raise _error(change["object"].get("code", 500), json.dumps(change["object"]).encode())
+                    yield change["type"], change["object"]
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise UnavailableError(f"watching {path}: {error or type(error).__name__}") from error
+
+    async def apply(self, resource: Resource, desired: Object) -> Object:
+        """Server-side apply of the full desired object; a resourceVersion in it must be the live one."""
+        metadata = desired["metadata"]
+        path = resource.path(metadata["namespace"], metadata["name"])
+        query = {"fieldManager": self._field_manager, "force": "true"}
+        return await self._write("PATCH", path, query, desired, "application/apply-patch+yaml")
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, patch: Object, subresource: str | None = None
+    ) -> Object:
+        """JSON merge patch; a resourceVersion in its metadata must be the live one."""
+        path = resource.path(namespace, name, subresource)
+        query = {"fieldManager": self._field_manager}
+        return await self._write("PATCH", path, query, patch, "application/merge-patch+json")
+
+    async def create(self, resource: Resource, namespace: str, body: Object) -> Object:
+        """Create an object. Raises ConflictError if it exists."""
+        return await self._write("POST", resource.path(namespace), {}, body)
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: Object) -> Object:
+        """Replace an object whose resourceVersion stands in `body`."""
+        return await self._write("PUT", resource.path(namespace, name), {}, body)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        """Delete that very object; its children follow in the background."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        await self._write("DELETE", resource.path(namespace, name), {}, body)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._client.close()
+
+    async def _write(
+        self, method: str, path: str, query: dict[str, str], body: Object, content: str = "application/json"
+    ) -> Object:
+        self.fence()
+        return await self._request(method, path, query, body, content, WRITE_TIMEOUT_S)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: Object | None = None,
+        content: str = "application/json",
+        timeout_s: float = READ_TIMEOUT_S,
+    ) -> Object:
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            response = await self._send(method, path, query or {}, body, content, timeout)
+            async with response:
+                data = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnavailableError(f"{method} {path}: {error or type(error).__name__}") from error
+        if response.status >= 300:
+            raise _error(response.status, data)
+        answer: Object = json.loads(data)
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        body: Object | None,
+        content: str,
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        serialized = await self._client.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params={"Content-Type": content, "Accept": "application/json"},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer = await self._client.call_api(*serialized, _request_timeout=timeout)
+        except ApiException as error:
+            raise _error(error.status or 500, str(error.body or error.reason).encode()) from error
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+
+async def connect(field_manager: str) -> Kube:
+    """A connection by the pod's service account, or else by KUBECONFIG.
+
+    Raises:
+        KubeError: neither is there, or the file is broken.
+    """
+    configuration = Configuration()
+    try:
+        kube_config.load_incluster_config(client_configuration=configuration)
+    except kube_config.ConfigException:
+        await _load_kubeconfig(configuration)
+    return Kube(ApiClient(configuration), field_manager)
+
+
+async def _load_kubeconfig(configuration: Configuration) -> None:
+    location = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    try:
+        await kube_config.load_kube_config(
+            config_file=location, client_configuration=configuration, persist_config=False
+        )
+    except (kube_config.ConfigException, OSError, TypeError, AttributeError, yaml.YAMLError) as error:
+        message = f"no service account, and {location} is not a usable kubeconfig ({error}): set KUBECONFIG"
+        raise KubeError(message) from error
+    token_file = _token_file(location)
+    if token_file is not None:
+        configuration.refresh_api_key_hook = _TokenFile(token_file).refresh
+
+
+def _token_file(location: str) -> Path | None:
+    """The tokenFile of the current context's user: the client reads it once, but tokens rotate."""
+    paths = [Path(part) for part in location.split(os.pathsep) if Path(part).is_file()]
+    files = [(path, yaml.safe_load(path.read_text()) or {}) for path in paths]
+    current = next((content["current-context"] for _, content in files if content.get("current-context")), None)
+    contexts = [context for _, content in files for context in content.get("contexts") or ()]
+    user = next((entry["context"].get("user") for entry in contexts if entry["name"] == current), None)
+    for path, content in files:
+        for entry in content.get("users") or ():
+            if entry["name"] == user and entry["user"].get("tokenFile"):
+                return path.parent / str(entry["user"]["tokenFile"])
+    return None
+
+
+class _TokenFile:
+    """Reads the token anew once a minute, as the in-cluster configuration does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_at = float("-inf")
+
+    def refresh(self, configuration: Configuration) -> None:
+        """The client calls this before each request."""
+        if time.monotonic() - self._read_at < TOKEN_REFRESH_S:
+            return
+        configuration.api_key["BearerToken"] = "Bearer " + self._path.read_text().strip()
+        self._read_at = time.monotonic()
+
+
+def _error(status: int, data: bytes) -> KubeError:
+    message = _message(data) or f"HTTP {status}"
+    if status == 404:
+        return NotFoundError(message)
+    if status == 409:
+        return ConflictError(message)
+    if status == 410:
+        return GoneError(message)
+    if status in (401, 408, 429) or status >= 500:
+        return UnavailableError(message)
+    return RefusedError(message)
+
+
+def _message(data: bytes) -> str:
+    try:
+        return str(json.loads(data)["message"])
+    except (ValueError, KeyError, TypeError):
+        return data.decode(errors="replace")[:300]
+
+
+async def until_answered(ask: Callable[[], Any], pauses_s: tuple[float, ...] = (0.5, 1, 2, 5, 10)) -> Any:
+    """Ask again while the API server is away, with growing pauses, for as long as it takes."""
+    for turn in range(10**9):
+        try:
+            return await ask()
+        except UnavailableError:
+            await asyncio.sleep(pauses_s[min(turn, len(pauses_s) - 1)])
+    raise AssertionError("unreachable")

@@ -1,0 +1,284 @@
+"""The decision about one fleet: (what it is, what was observed, now) -> what is to be done and said. Pure.
+
+    1. memory   what the tuner remembers: from status, or adopted from the live ConfigMap where status is behind
+                it (lost, or the operator ended between two writes) and the ConfigMap is of our own making
+    2. tune     what the fleet is to run
+    3. policies the same content keeps the live generation, another content gets the next one
+    4. status   conditions, roles, evidence and history as they will be once the ConfigMap is applied
+    5. events   one for each move, and one for each condition whose status changed
+
+The live ConfigMap, not the status, is the truth about generations: they never go back, whatever is lost. The
+same input gives the same plan, so a plan may be carried out twice, or half.
+
+Left out: rendering objects and carrying the plan out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from prefleet_runtime.contract import PolicyName, RuntimePolicy
+
+from prefleet_operator.api import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    EffectiveStatus,
+    Move,
+    PodColumns,
+    PrefillPolicySpec,
+    PrefillPolicyStatus,
+    Role,
+    SchedulingPolicy,
+    format_duration,
+)
+from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Stale
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.runtime_policy import to_runtime_policies
+from prefleet_operator.core.status import (
+    FALSE,
+    TRUE,
+    UNKNOWN,
+    Facts,
+    Verdict,
+    changed_at,
+    find_condition,
+    judge_policy_active,
+    judge_ready,
+    merge_conditions,
+    record_move,
+    role_statuses,
+)
+from prefleet_operator.core.tuner import decide
+from prefleet_operator.core.tuning import TunerMemory, TuningDecision, format_time, recall, settle, to_status
+
+
+@dataclass(frozen=True, slots=True)
+class LivePolicy:
+    """What the ConfigMap says now. `policy` is None where its content cannot be read.
+
+    `generation`: the highest that its content or annotation carries, so that not even garbage turns it back.
+    `ours`: the operator wrote the present content, and nobody else has touched it.
+    """
+
+    policy: RuntimePolicy | None
+    generation: int
+    ours: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that one decision looks at. `stuck`: by role, why its rollout makes no progress."""
+
+    spec: PrefillPolicySpec
+    generation: int
+    status: PrefillPolicyStatus
+    live: LivePolicy | None
+    metrics: FleetMetrics
+    pods: tuple[PodView, ...] = ()
+    pod_generations: Mapping[str, int | None] = field(default_factory=dict)
+    stuck: Mapping[Role, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ("PodScrape",)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened, for the fleet's Events."""
+
+    reason: Reason
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done. `annotate`: pods whose annotation is behind, after the ConfigMap has been applied."""
+
+    policy: RuntimePolicy
+    annotate: tuple[str, ...]
+    status: PrefillPolicyStatus
+    events: tuple[Event, ...]
+    decision: TuningDecision
+
+
+def make_plan(situation: Situation, now: float) -> Plan:
+    """Decide about one fleet; `now` in Unix seconds."""
+    memory = recall_memory(situation, now)
+    decision, memory = decide(situation.metrics, situation.spec, memory, now)
+    policy = _next_policy(situation, to_runtime_policies(decision, situation.spec, 0).prefill)
+    status = _next_status(situation, decision, memory, policy, now)
+    return Plan(
+        policy=policy,
+        annotate=_pods_behind(situation, policy.generation),
+        status=status,
+        events=tuple(_events(situation.status, status)),
+        decision=decision,
+    )
+
+
+def recall_memory(situation: Situation, now: float) -> TunerMemory:
+    """What the tuner remembers. A status that is behind the live ConfigMap has lost the last move."""
+    live, effective = situation.live, situation.status.effective
+    adoptable = None if live is None or not live.ours else live.policy
+    behind = adoptable is not None and (effective is None or effective.generation < adoptable.generation)
+    return recall(None if behind else situation.status.tuning, adoptable, now)
+
+
+def describe_effective(policy: RuntimePolicy) -> EffectiveStatus:
+    """The live policy in the resource's own words."""
+    short_first = policy.policy is PolicyName.SHORT_REQUEST_FIRST
+    return EffectiveStatus(
+        policy=SchedulingPolicy.SHORT_REQUEST_FIRST if short_first else SchedulingPolicy.FCFS,
+        threshold=policy.threshold if short_first else None,
+        long_max_wait=format_duration(policy.long_max_wait_ms / 1000) if short_first else None,
+        generation=policy.generation,
+    )
+
+
+def _next_policy(situation: Situation, wanted: RuntimePolicy) -> RuntimePolicy:
+    """`wanted` under the live generation if the ConfigMap says the same, else under the next one."""
+    live, effective = situation.live, situation.status.effective
+    if live is None:
+        known = 0 if effective is None else effective.generation
+        return _numbered(wanted, known + 1)
+    if live.policy == _numbered(wanted, live.generation):
+        return live.policy
+    return _numbered(wanted, live.generation + 1)
+
+
+def _numbered(policy: RuntimePolicy, generation: int) -> RuntimePolicy:
+    return policy.model_copy(update={"generation": generation})
+
+
+def _pods_behind(situation: Situation, generation: int) -> tuple[str, ...]:
+    annotated = situation.pod_generations
+    return tuple(pod.name for pod in situation.pods if not pod.terminating and annotated.get(pod.name) != generation)
+
+
+def _next_status(
+    situation: Situation, decision: TuningDecision, memory: TunerMemory, policy: RuntimePolicy, now: float
+) -> PrefillPolicyStatus:
+    previous, effective = situation.status, describe_effective(policy)
+    tuning = settle(previous.tuning, to_status(decision, memory))
+    history = list(previous.history)
+    if previous.effective is None or previous.effective.generation != effective.generation:
+        history = record_move(history, _move(situation, decision, effective, now))
+    status = previous.model_copy(update={"history": history, "effective": effective, "tuning": tuning})
+    facts = Facts(
+        spec=situation.spec,
+        pods=situation.pods,
+        generation=effective.generation,
+        changed_at_s=changed_at(status, effective),
+        now=now,
+        stuck=situation.stuck,
+    )
+    verdicts = (
+        Verdict(ConditionType.ACCEPTED, TRUE, Reason.ACCEPTED, "The spec is valid and has been applied."),
+        judge_ready(facts),
+        judge_policy_active(facts),
+        judge_metrics(situation, facts),
+        judge_tuned(decision),
+    )
+    roles = role_statuses(facts)
+    return status.model_copy(
+        update={
+            "observed_generation": situation.generation,
+            "conditions": merge_conditions(previous.conditions, verdicts, situation.generation, now),
+            "roles": roles,
+            "pods": PodColumns.of(roles),
+        }
+    )
+
+
+def judge_metrics(situation: Situation, facts: Facts) -> Verdict:
+    """MetricsAvailable: the lengths of the fleet's requests are known freshly."""
+    source = situation.spec.metrics_source
+    kind = ConditionType.METRICS_AVAILABLE
+    if source not in situation.sources:
+        message = (
+            f'There is no metrics source "{source}": name one of {", ".join(situation.sources)}, '
+            "or ask the installer to add it to metricsSources."
+        )
+        return Verdict(kind, FALSE, Reason.UNKNOWN_METRICS_SOURCE, message)
+    if not any(pod.role is not Role.DECODE for pod in facts.ready_pods()):
+        message = f"No prefill pod is ready, so {source} has nothing to read."
+        return Verdict(kind, UNKNOWN, Reason.NO_READY_PODS, message)
+    reading: Reading[HistogramSnapshot] = situation.metrics.lengths
+    if isinstance(reading, Missing):
+        message = f"{source} has no request lengths: {reading.reason}"
+        return Verdict(kind, FALSE, Reason.METRICS_MISSING, message, noisy=True)
+    if isinstance(reading, Stale):
+        age_s = round(facts.now - reading.at_s)
+        message = f"{source} answers, but its request lengths are {age_s} seconds old: see whether it still scrapes."
+        return Verdict(kind, FALSE, Reason.METRICS_STALE, message, noisy=True)
+    return Verdict(kind, TRUE, Reason.METRICS_FRESH, f"{source} answers with fresh request lengths.")
+
+
+def judge_tuned(decision: TuningDecision) -> Verdict:
+    """Tuned: the values that run, or that are advised, rest on evidence or on a pin."""
+    leading = decision.leading
+    missing = leading.reason in (Reason.METRICS_MISSING, Reason.METRICS_STALE)
+    status = TRUE if decision.settled else UNKNOWN if missing else FALSE
+    return Verdict(ConditionType.TUNED, status, leading.reason, leading.message, noisy=True)
+
+
+def _move(situation: Situation, decision: TuningDecision, effective: EffectiveStatus, now: float) -> Move:
+    reason, message = _why(situation, decision, effective)
+    return Move(
+        at=format_time(now),
+        generation=effective.generation,
+        policy=effective.policy,
+        threshold=effective.threshold,
+        long_max_wait=effective.long_max_wait,
+        reason=reason.value,
+        message=message,
+    )
+
+
+def _why(situation: Situation, decision: TuningDecision, effective: EffectiveStatus) -> tuple[Reason, str]:
+    """Why this generation is another than the last one in status."""
+    setting = describe_setting(effective)
+    if situation.live is None:
+        return Reason.FLEET_CREATED, f"The fleet starts with {setting}."
+    if not situation.live.ours:
+        return (
+            Reason.DRIFT_CORRECTED,
+            f"The policy ConfigMap was changed by someone else; it is {setting} again.",
+        )
+    if situation.live.generation == effective.generation:
+        return (
+            Reason.ADOPTED,
+            f"The status did not know what the policy ConfigMap says: {setting} is adopted.",
+        )
+    if decision.moves:
+        return decision.moves[0].reason, " ".join(move.message for move in decision.moves)
+    return Reason.SPEC_CHANGED, f"The spec changed; the fleet runs {setting}."
+
+
+def describe_setting(effective: EffectiveStatus) -> str:
+    """The setting in a few words."""
+    if effective.policy is SchedulingPolicy.FCFS:
+        return "FCFS"
+    return f"{effective.policy.value} with threshold {effective.threshold} and longMaxWait {effective.long_max_wait}"
+
+
+def _events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> list[Event]:
+    moves = [move for move in after.history if move not in before.history]
+    events = [Event(Reason(move.reason), move.message) for move in moves]
+    for condition in after.conditions:
+        if _changed(find_condition(before.conditions, condition.type), condition):
+            warning = condition.status is ConditionStatus.FALSE and condition.type in _ALARMS
+            message = f"{condition.type.value} is {condition.status.value}: {condition.message}"
+            events.append(Event(Reason(condition.reason), message, warning))
+    return events
+
+
+_ALARMS = (ConditionType.ACCEPTED, ConditionType.POLICY_ACTIVE, ConditionType.METRICS_AVAILABLE)
+"""Conditions that are never False in the ordinary course of things."""
+
+
+def _changed(before: Condition | None, after: Condition) -> bool:
+    if before is None:
+        return after.status is ConditionStatus.FALSE and after.type in _ALARMS
+    return before.status is not after.status and after.status is not ConditionStatus.UNKNOWN

@@ -1,0 +1,215 @@
+"""What the operator says of a fleet: conditions from what was observed, merged into the status that stands.
+
+Every condition is a `Verdict` by one small function over the same `Facts`; a verdict is a status, a reason
+and one sentence with the numbers and what to do. `merge_conditions` gives verdicts their times:
+`lastTransitionTime` changes only with the status, and a sentence whose numbers are noise is replaced only
+when its words change, so that a status is written when a state has changed and not otherwise.
+
+PolicyActive is the proof that a setting works: every ready pod reports the effective generation. A pod that
+reports another one makes it Unknown (Propagating) for `PROPAGATION_S` and False after that; a pod that
+cannot be read makes it Unknown for as long as that lasts, since silence proves nothing.
+
+Left out: when to write, and to whom.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prefleet_operator.api import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    EffectiveStatus,
+    Move,
+    PrefillPolicySpec,
+    PrefillPolicyStatus,
+    Role,
+    RoleStatus,
+)
+from prefleet_operator.core.observed import Missing, PodView, Sample, Stale
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.tuning import format_time, parse_time
+
+PROPAGATION_S = 120
+"""How long a generation may be on its way before PolicyActive turns False: a kubelet takes up to 90."""
+
+HISTORY_LENGTH = 10
+
+TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A condition without its times. `noisy`: the numbers in the sentence move without meaning anything."""
+
+    type: ConditionType
+    status: ConditionStatus
+    reason: Reason
+    message: str
+    noisy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the conditions about pods rest on. `stuck`: by role, why its rollout makes no progress."""
+
+    spec: PrefillPolicySpec
+    pods: tuple[PodView, ...]
+    generation: int
+    changed_at_s: int | None
+    now: float
+    stuck: Mapping[Role, str] = field(default_factory=dict)
+
+    def ready_pods(self, role: Role | None = None) -> tuple[PodView, ...]:
+        """Pods that serve, of one role or of all that the spec asks for."""
+        roles = self.spec.roles()
+        return tuple(
+            pod
+            for pod in self.pods
+            if pod.ready and not pod.terminating and (pod.role is role if role else pod.role in roles)
+        )
+
+
+def reports(pod: PodView, generation: int) -> bool:
+    """Whether the pod's runtime freshly says that it runs `generation`."""
+    reading = pod.reported_generation
+    return isinstance(reading, Sample) and reading.value == generation
+
+
+def judge_ready(facts: Facts) -> Verdict:
+    """Ready: every role has the ready pods that the spec asks for."""
+    wanted = {role: spec.replicas for role, spec in facts.spec.roles().items()}
+    ready = {role: min(len(facts.ready_pods(role)), wanted[role]) for role in wanted}
+    total, missing = sum(wanted.values()), [role for role in wanted if ready[role] < wanted[role]]
+    if total == 0:
+        message = "The spec asks for 0 pods, so nothing is served: set replicas to 1 or more to serve."
+        return Verdict(ConditionType.READY, FALSE, Reason.NO_PODS_WANTED, message)
+    stuck = [(role, facts.stuck[role]) for role in wanted if role in facts.stuck]
+    if stuck:
+        role, why = stuck[0]
+        message = (
+            f"The rollout of {role.value} makes no progress ({why.rstrip('.')}); "
+            f"{ready[role]} of {wanted[role]} pods serve: look at the events and logs of the {role.value} pods that are not ready."
+        )
+        return Verdict(ConditionType.READY, FALSE, Reason.ROLLOUT_STUCK, message)
+    if missing:
+        parts = ", ".join(f"{ready[role]} of {wanted[role]} {role.value}" for role in missing)
+        message = f"Ready pods: {parts}; a pod is ready once its engine has loaded its model."
+        return Verdict(ConditionType.READY, FALSE, Reason.PODS_NOT_READY, message)
+    parts = ", ".join(f"{ready[role]} {role.value}" for role in wanted)
+    return Verdict(ConditionType.READY, TRUE, Reason.PODS_READY, f"All pods are ready: {parts}.")
+
+
+def judge_policy_active(facts: Facts) -> Verdict:
+    """PolicyActive: every ready pod reports the effective generation."""
+    pods = facts.ready_pods()
+    if not pods:
+        message = f"No pod is ready, so none can report generation {facts.generation}."
+        return Verdict(ConditionType.POLICY_ACTIVE, UNKNOWN, Reason.NO_READY_PODS, message)
+    behind = [pod for pod in pods if not reports(pod, facts.generation)]
+    if not behind:
+        message = f"All {len(pods)} ready pods report generation {facts.generation}."
+        return Verdict(ConditionType.POLICY_ACTIVE, TRUE, Reason.GENERATION_REPORTED, message)
+    count = f"{len(pods) - len(behind)} of {len(pods)} ready pods report generation {facts.generation}"
+    overdue = [pod for pod in behind if facts.now >= _due(facts, pod)]
+    if not overdue:
+        message = f"{count}; the others have {PROPAGATION_S} seconds from the change to follow."
+        return Verdict(ConditionType.POLICY_ACTIVE, UNKNOWN, Reason.PROPAGATING, message)
+    wrong = [pod for pod in overdue if isinstance(pod.reported_generation, Sample)]
+    if wrong:
+        message = f"{count}; {_names(wrong)} still report another: look in their logs for a refused policy file."
+        return Verdict(ConditionType.POLICY_ACTIVE, FALSE, Reason.GENERATION_NOT_REPORTED, message)
+    message = f"{count}; nothing fresh is known of {_names(overdue)}: {_why_silent(overdue[0])}"
+    return Verdict(ConditionType.POLICY_ACTIVE, UNKNOWN, Reason.GENERATION_UNKNOWN, message, noisy=True)
+
+
+def _due(facts: Facts, pod: PodView) -> float:
+    """When the pod must have reported: counted from the change, or from its turning ready if that is later."""
+    return max(facts.changed_at_s or 0, pod.ready_since_s or 0) + PROPAGATION_S
+
+
+def _names(pods: Sequence[PodView], limit: int = 3) -> str:
+    names = ", ".join(pod.name for pod in pods[:limit])
+    return names if len(pods) <= limit else f"{names} and {len(pods) - limit} more"
+
+
+def _why_silent(pod: PodView) -> str:
+    reading = pod.reported_generation
+    return reading.reason if isinstance(reading, Missing) else "its last report is stale."
+
+
+def role_statuses(facts: Facts) -> list[RoleStatus]:
+    """`.status.roles`: per role, how many pods are wanted, ready, and ready with the effective generation."""
+    return [_role_status(facts, role, spec.replicas) for role, spec in facts.spec.roles().items()]
+
+
+def _role_status(facts: Facts, role: Role, desired: int) -> RoleStatus:
+    pods = facts.ready_pods(role)
+    reported = [p.reported_generation.value for p in pods if isinstance(p.reported_generation, Sample | Stale)]
+    return RoleStatus(
+        name=role,
+        desired=desired,
+        ready=len(pods),
+        active=sum(reports(pod, facts.generation) for pod in pods),
+        reported_generation=min(reported, default=None),
+    )
+
+
+def find_condition(conditions: Sequence[Condition], kind: ConditionType) -> Condition | None:
+    """The condition of that type, if the status has it."""
+    return next((condition for condition in conditions if condition.type is kind), None)
+
+
+def merge_conditions(
+    previous: Sequence[Condition], verdicts: Sequence[Verdict], generation: int, now: float
+) -> list[Condition]:
+    """The conditions after `verdicts`, in the order of ConditionType; those not judged stay as they are."""
+    merged = {condition.type: condition for condition in previous}
+    for verdict in verdicts:
+        merged[verdict.type] = _merge(merged.get(verdict.type), verdict, generation, now)
+    return [merged[kind] for kind in ConditionType if kind in merged]
+
+
+def _merge(old: Condition | None, verdict: Verdict, generation: int, now: float) -> Condition:
+    kept = old is not None and old.status is verdict.status
+    same_words = old is not None and old.reason == verdict.reason and _words(old.message) == _words(verdict.message)
+    return Condition(
+        type=verdict.type,
+        status=verdict.status,
+        reason=verdict.reason.value,
+        message=old.message if old is not None and verdict.noisy and same_words else verdict.message,
+        last_transition_time=old.last_transition_time if old is not None and kept else format_time(now),
+        observed_generation=generation,
+    )
+
+
+def _words(message: str) -> str:
+    return re.sub(r"\d+(\.\d+)?", "#", message)
+
+
+def changed_at(status: PrefillPolicyStatus, effective: EffectiveStatus) -> int | None:
+    """When the effective generation began, by the history; None if the history does not know."""
+    times = [parse_time(move.at) for move in status.history if move.generation == effective.generation]
+    return max(times, default=None)
+
+
+def record_move(history: Sequence[Move], move: Move) -> list[Move]:
+    """The history with one more move: the latest `HISTORY_LENGTH`, oldest first."""
+    return [*history, move][-HISTORY_LENGTH:]
+
+
+def refused(
+    status: PrefillPolicyStatus, generation: int, reason: Reason, message: str, now: float
+) -> PrefillPolicyStatus:
+    """The status of a fleet whose spec cannot be carried out: what runs keeps running, and Accepted says why.
+
+    A spec that is wrong, or that the API server refuses, is not accepted; whether one is that the operator
+    itself failed over is unknown.
+    """
+    outcome = UNKNOWN if reason is Reason.RECONCILE_FAILED else FALSE
+    verdict = Verdict(ConditionType.ACCEPTED, outcome, reason, message, noisy=True)
+    conditions = merge_conditions(status.conditions, [verdict], generation, now)
+    return status.model_copy(update={"conditions": conditions, "observed_generation": generation})
