@@ -6,10 +6,10 @@ Each program is taken from the first place that has it in a fitting version:
 under tools/, into that cache.
 
 The go.mod files are the one place where versions are written: a found program fits by comparison with the
-version pinned there (each tool's rule says how close it must be), and a build is stamped with it. A cache folder is
-named after the hash of the module's files and the build flags, so a changed pin is a new folder; a program
-appears in it by a rename and so is whole or absent; a lock lets one process build a family while others
-wait for it.
+version pinned there (how close it must be, each tool's rule says), and a build is stamped with it. A cache
+folder is named after the hash of the module's files and the build flags, so a changed pin is a new folder; a
+program appears in it by a rename and so is whole or absent; a lock lets one process build a family while
+others wait for it.
 
 Left out: removing old cache folders (delete them at will), and anything but Go.
 
@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.plane.processes import Process
 from tests.support.progress import Progress
 
 MODULES = Path(__file__).with_name("tools")
@@ -48,7 +49,7 @@ class ToolMissing(RuntimeError):
 
 @dataclass(frozen=True)
 class Family:
-    """Programs built from one Go module under tools/. `stamp` holds -X settings with words for the version."""
+    """Programs built from one Go module under tools/. `stamp`: -X settings with words for its version."""
 
     name: str
     module: str
@@ -135,9 +136,7 @@ _TABLE = (
         r"Client Version: v(\d+)\.(\d+)\.(\d+)",
         within_one_minor,
     ),
-    Tool(
-        "helm", _HELM, "helm.sh/helm/v4/cmd/helm", ("version", "--short"), r"v(\d+)\.(\d+)\.(\d+)", same_major
-    ),
+    Tool("helm", _HELM, "helm.sh/helm/v4/cmd/helm", ("version", "--short"), r"v(\d+)\.(\d+)\.(\d+)", same_major),
     _prometheus_program("prometheus"),
     _prometheus_program("promtool"),
 )
@@ -271,9 +270,7 @@ def find_go(needed_for: Sequence[str], environment: Environment = os.environ) ->
     go = shutil.which("go", path=environment.get("PATH", ""))
     if go is None:
         raise ToolMissing(f"{_listed(needed_for)} must be built and there is no Go on PATH: {advice}.")
-    said = subprocess.run(
-        [go, "version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
-    ).stdout
+    said = subprocess.run([go, "version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False).stdout
     match = re.search(r"go(\d+)\.(\d+)", said)
     if match is None or tuple(map(int, match.groups())) < GO_AT_LEAST:
         found = match.group() if match else "of no known version"
@@ -287,43 +284,35 @@ def build(tool: Tool, go: Path, progress: Progress, environment: Environment = o
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / tool.name
     with locked(folder / ".lock", progress):
+        for left_by_a_killed_build in folder.glob(".build-*"):
+            shutil.rmtree(left_by_a_killed_build)
         if not target.exists():
             with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
                 output = Path(scratch) / tool.name
-                command = [go, "build", "-v", *build_flags(tool.family), "-o", output, tool.package]
-                _run_go(list(map(str, command)), Path(scratch) / "log", tool, progress, environment)
+                command = [str(go), "build", "-v", *build_flags(tool.family), "-o", str(output), tool.package]
+                log = Path(scratch) / "log"
+                process = Process.start("go build", command, log, cwd=tool.family.folder, env=environment)
+                try:
+                    _watch(process, tool, progress)
+                finally:
+                    process.stop()
                 output.rename(target)
     return target
 
 
-def _run_go(
-    command: Sequence[str], log: Path, tool: Tool, progress: Progress, environment: Environment
-) -> None:
+def _watch(process: Process, tool: Tool, progress: Progress) -> None:
     """`go build -v` names each package that it compiles: shown as progress, and kept to explain a failure."""
     started_s = time.monotonic()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=tool.family.folder,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        while process.poll() is None:
-            elapsed_s = time.monotonic() - started_s
-            if elapsed_s > BUILD_TIMEOUT_S:
-                raise ToolMissing(f"building {tool.name} took over {BUILD_TIMEOUT_S} s and was stopped")
-            said = log.read_text(errors="replace").splitlines() or ["looking at what is to be done"]
-            progress.show(f"{elapsed_s:.0f} s, {len(said)} packages, {said[-1]}")
-            time.sleep(POLL_S)
-    finally:
-        process.terminate()
-        process.wait()
-    if process.returncode:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise ToolMissing(f"building {tool.name} in {tool.family.folder} failed:\n{tail}")
+    while process.exit_status is None:
+        elapsed_s = time.monotonic() - started_s
+        if elapsed_s > BUILD_TIMEOUT_S:
+            raise ToolMissing(f"building {tool.name} took over {BUILD_TIMEOUT_S} s and was stopped")
+        packages = process.log.read_text(errors="replace").splitlines()
+        now = f", now {packages[-1]}" if packages else ""
+        progress.show(f"{elapsed_s:.0f} s, {len(packages)} packages compiled{now}")
+        time.sleep(POLL_S)
+    if process.exit_status:
+        raise ToolMissing(f"building {tool.name} in {tool.family.folder} failed; {process.log_end()}")
     progress.say(f"done in {time.monotonic() - started_s:.0f} s")
 
 

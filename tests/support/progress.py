@@ -1,4 +1,4 @@
-"""Progress of something slow: a line that changes in place in a terminal, plain lines now and then elsewhere."""
+"""Progress of something slow: a line that changes in place in a terminal, plain lines at times elsewhere."""
 
 import shutil
 import time

@@ -49,9 +49,7 @@ class Authority:
             _write_cert(pair.cert, unsigned.sign(key, hashes.SHA256()))
         return cls(pair)
 
-    def issue(
-        self, name: str, common_name: str, groups: Sequence[str] = (), hosts: Sequence[str] = ()
-    ) -> Pair:
+    def issue(self, name: str, common_name: str, groups: Sequence[str] = (), hosts: Sequence[str] = ()) -> Pair:
         """Sign `<name>.crt` beside the authority's own: for a client always, for a server if it has hosts."""
         pair = Pair(self.pair.cert.with_name(f"{name}.crt"), self.pair.cert.with_name(f"{name}.key"))
         key = ec.generate_private_key(ec.SECP256R1())
@@ -61,9 +59,7 @@ class Authority:
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if hosts:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
-            builder = builder.add_extension(
-                x509.SubjectAlternativeName(map(_general_name, hosts)), critical=False
-            )
+            builder = builder.add_extension(x509.SubjectAlternativeName(map(_general_name, hosts)), critical=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         _write_key(pair.key, key)
         _write_cert(pair.cert, builder.sign(self._key, hashes.SHA256()))
@@ -107,9 +103,7 @@ def _general_name(host: str) -> x509.GeneralName:
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TypeError(
-            f"{path} holds a {type(key).__name__}, not the elliptic-curve key that this module writes"
-        )
+        raise TypeError(f"{path} holds a {type(key).__name__}, not the elliptic-curve key that this module writes")
     return key
 
 

@@ -54,9 +54,7 @@ def main(parent_pid: int, grace_s: float, command: list[str]) -> int:
     if os.getppid() != parent_pid:
         return 1
     guard_pid = os.getpid()
-    child = subprocess.Popen(
-        command, process_group=0, restore_signals=True, preexec_fn=lambda: die_with(guard_pid)
-    )
+    child = subprocess.Popen(command, process_group=0, restore_signals=True, preexec_fn=lambda: die_with(guard_pid))
     child_fd = os.pidfd_open(child.pid)
     poll = select.poll()
     for fd in (wake_read, parent_fd, child_fd):

@@ -13,9 +13,7 @@ def write_kubeconfig(path: Path, server: str, ca: Path, client: Pair) -> Path:
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "plane",
-        "clusters": [
-            {"name": "plane", "cluster": {"server": server, "certificate-authority-data": _encoded(ca)}}
-        ],
+        "clusters": [{"name": "plane", "cluster": {"server": server, "certificate-authority-data": _encoded(ca)}}],
         "contexts": [{"name": "plane", "context": {"cluster": "plane", "user": "user"}}],
         "users": [
             {

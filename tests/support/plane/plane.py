@@ -131,9 +131,7 @@ class ControlPlane:
             ca=self.ca_file,
             etcd=self._authority.issue("etcd", "etcd", hosts=[HOST]),
             etcd_client=self._authority.issue("etcd-client", "kube-apiserver"),
-            api_server=self._authority.issue(
-                "apiserver", "kube-apiserver", hosts=components.API_SERVER_HOSTS
-            ),
+            api_server=self._authority.issue("apiserver", "kube-apiserver", hosts=components.API_SERVER_HOSTS),
             kubelet_client=self._authority.issue("kubelet-client", KUBELET_CLIENT),
             front_proxy_ca=front_proxy.pair.cert,
             front_proxy_client=front_proxy.issue("front-proxy-client", components.FRONT_PROXY_CLIENT),
@@ -150,7 +148,7 @@ class ControlPlane:
         process.wait_ready(answers(f"{self.server}/readyz", self._tls(self._admin)), READY_TIMEOUT_S)
 
     def _start_controllers(self) -> None:
-        """Controller manager and scheduler, where they do not run; nobody checks the certificates they make."""
+        """Controller manager and scheduler, where not running; nobody checks the certificates they make."""
         config = self.kubeconfig_for("system:kube-controller-manager")
         arguments = {
             "kube-controller-manager": components.controller_manager(self.ports, self._credentials, config),
@@ -182,6 +180,4 @@ class ControlPlane:
         return context
 
     def _kubeconfig(self, name: str, client: Pair) -> Path:
-        return write_kubeconfig(
-            self.folder / "kubeconfigs" / f"{name}.yaml", self.server, self.ca_file, client
-        )
+        return write_kubeconfig(self.folder / "kubeconfigs" / f"{name}.yaml", self.server, self.ca_file, client)

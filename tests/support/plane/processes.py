@@ -71,14 +71,14 @@ class Process:
     def check(self) -> None:
         """Raise if the process has ended."""
         if self.exit_status is not None:
-            raise ProcessFailed(f"{self.name} ended with status {self.exit_status}; {self._log_end()}")
+            raise ProcessFailed(f"{self.name} ended with status {self.exit_status}; {self.log_end()}")
 
     def wait_ready(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not is_ready():
             self.check()
             if time.monotonic() > deadline:
-                raise ProcessFailed(f"{self.name} was not ready in {timeout_s:.0f} s; {self._log_end()}")
+                raise ProcessFailed(f"{self.name} was not ready in {timeout_s:.0f} s; {self.log_end()}")
             time.sleep(POLL_S)
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class Process:
         self._guard.send_signal(signal.SIGKILL)
         self._guard.wait()
 
-    def _log_end(self, lines: int = 20) -> str:
+    def log_end(self, lines: int = 20) -> str:
         tail = self.log.read_text(errors="replace").splitlines()[-lines:]
         return "\n".join([f"its log {self.log} ends:", *tail])
 
@@ -124,9 +124,7 @@ def free_ports(count: int) -> list[int]:
 
 def answers(url: str, context: ssl.SSLContext | None = None) -> Callable[[], bool]:
     """A probe: does a GET of `url` answer 2xx within two seconds? No proxy is asked."""
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
 
     def probe() -> bool:
         try:
