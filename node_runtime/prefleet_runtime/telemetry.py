@@ -74,9 +74,7 @@ class RuntimeMetrics:
         self._uncached = histogram(
             "request_uncached_tokens", "Prompt tokens not in the prefix cache on arrival, at least 1.", TOKEN_BOUNDS
         )
-        self._wait = histogram(
-            "queue_wait_seconds", "From a request's arrival to its dispatch.", SECOND_BOUNDS, "lane"
-        )
+        self._wait = histogram("queue_wait_seconds", "From a request's arrival to its dispatch.", SECOND_BOUNDS, "lane")
         self._promotion_wait = histogram(
             "promotion_wait_seconds", "Waits of long requests that were promoted.", SECOND_BOUNDS
         )
@@ -140,7 +138,7 @@ def _counters(counters: Counters) -> Iterator[Metric]:
 
 
 def _gauges(lanes: Mapping[Lane, LaneGauge], now: float) -> Iterator[Metric]:
-    families = (
+    families: tuple[tuple[str, str, Callable[[LaneGauge], float]], ...] = (
         ("waiting_requests", "Requests waiting.", lambda gauge: gauge.requests),
         ("waiting_tokens", "Length of what waits, as the policy measures it.", lambda gauge: gauge.tokens),
         ("oldest_wait_seconds", "Wait of the first in the lane.", lambda gauge: gauge.oldest_wait_s(now)),
