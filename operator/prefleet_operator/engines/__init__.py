@@ -1,0 +1,34 @@
+"""Engines: one file each, saying how it is started for each role."""
+
+from typing import Final
+
+from prefleet_operator.api import EngineType, PrefillPolicySpec
+from prefleet_operator.engines.base import (
+    EXPORTER_PORT,
+    HTTP_PORT,
+    POLICY_FOLDER,
+    RUNTIME_FOLDER,
+    Engine,
+    EngineContainer,
+    PodRequest,
+)
+from prefleet_operator.engines.simulator import Simulator
+from prefleet_operator.engines.vllm import VLLM
+
+__all__ = [
+    "EXPORTER_PORT",
+    "HTTP_PORT",
+    "POLICY_FOLDER",
+    "RUNTIME_FOLDER",
+    "Engine",
+    "EngineContainer",
+    "PodRequest",
+    "engine_for",
+]
+
+_ENGINES: Final[dict[EngineType, Engine]] = {EngineType.VLLM: VLLM(), EngineType.SIMULATOR: Simulator()}
+
+
+def engine_for(spec: PrefillPolicySpec) -> Engine:
+    """The engine that a fleet runs."""
+    return _ENGINES[spec.engine.type]

@@ -1,0 +1,86 @@
+"""What an engine says of itself: how its container is started, and how long it takes to start and to end.
+
+An engine turns a spec and a role into an `EngineContainer`; rendering lays the pod around it. Engines know
+nothing of Kubernetes beyond the few plain objects (environment, volumes, mounts) that their container needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from prefleet_runtime.contract import DECODE_POLICY_FILE, DEFAULT_EXPORTER_PORT, POLICY_FILE
+
+from prefleet_operator.api import PrefillPolicySpec, Role
+
+HTTP_PORT: Final = 8000
+"""Where every engine serves the OpenAI API and /health."""
+
+EXPORTER_PORT: Final = DEFAULT_EXPORTER_PORT
+"""Where the runtime serves its own metrics; further data-parallel ranks follow upwards."""
+
+POLICY_FOLDER: Final = "/etc/prefleet/policy"
+RUNTIME_FOLDER: Final = "/opt/prefleet/runtime"
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """What one kind of pod is to be: the fleet's spec, the role, and the runtime image in force."""
+
+    spec: PrefillPolicySpec
+    role: Role
+    runtime_image: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContainer:
+    """One engine container.
+
+    `ports`: number by name. `volumes` and `mounts` are those that the engine itself needs. `brings_runtime`: the
+    image lacks the scheduling runtime, so an init container has to bring it. `startup_period_s` and
+    `startup_limit_s`: how often to ask whether it has started, and when to give up. `drain_s`: how long its
+    running requests may take to end once it was told to stop. `own_user`: the image is made to run as a user
+    other than root, on a read-only file system.
+    """
+
+    image: str
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    ports: tuple[tuple[str, int], ...]
+    startup_period_s: int
+    startup_limit_s: int
+    drain_s: int
+    env: tuple[Object, ...] = ()
+    volumes: tuple[Object, ...] = ()
+    mounts: tuple[Object, ...] = ()
+    brings_runtime: bool = False
+    own_user: bool = False
+
+
+class Engine(Protocol):
+    """How one type of engine is run."""
+
+    def container(self, pod: PodRequest) -> EngineContainer:
+        """The engine's container for one role.
+
+        Raises:
+            InvalidSpecError: an argument of the user's cannot be combined with the operator's.
+        """
+        ...
+
+
+def policy_path(role: Role) -> str:
+    """The policy file that the pods of a role read."""
+    return f"{POLICY_FOLDER}/{DECODE_POLICY_FILE if role is Role.DECODE else POLICY_FILE}"
+
+
+def env_value(name: str, value: str) -> Object:
+    """An environment variable with a plain value."""
+    return {"name": name, "value": value}
+
+
+def env_field(name: str, path: str) -> Object:
+    """An environment variable that Kubernetes fills in from the pod itself."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -1,0 +1,181 @@
+"""`podTemplate`: a user's overlay on a rendered pod, merged as Kubernetes merges strategically.
+
+Maps merge, null takes a key away, lists that Kubernetes tells apart by a key merge by that key (an item with a
+known key is merged in place, a new one is appended), all other values and lists are replaced. Directives
+(`$patch` and its kin) are refused, as null and keys say enough here.
+
+An overlay may not change what makes the pod a pod of this fleet; each such thing is a `_Protected`, compared
+before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from prefleet_operator.api import OPERATOR_ENV, InvalidSpecError, Role
+from prefleet_operator.engines import EXPORTER_PORT, HTTP_PORT, POLICY_FOLDER, RUNTIME_FOLDER
+from prefleet_operator.render.names import FLEET_LABEL, ROLE_LABEL
+from prefleet_operator.render.pod import (
+    ENGINE_CONTAINER,
+    POLICY_VOLUME,
+    RUNTIME_CONTAINER,
+    RUNTIME_VOLUME,
+)
+
+Object = dict[str, Any]
+
+MERGE_KEYS: Final = {
+    "containers": "name",
+    "env": "name",
+    "hostAliases": "ip",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ports": "containerPort",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+    "topologySpreadConstraints": "topologyKey",
+    "volumeDevices": "devicePath",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+"""Kubernetes' patchMergeKey of each list of a pod template."""
+
+_SHAPES: Final = (dict, list)
+_PORT_NAMES: Final = {"http", "prefleet", "nixl"}
+
+
+def apply_overlay(template: Object, overlay: Mapping[str, Any], role: Role) -> Object:
+    """`template` with `overlay` laid over it.
+
+    Raises:
+        InvalidSpecError: the overlay is malformed or changes what the operator needs.
+    """
+    where = f"spec.{role.value}.podTemplate"
+    if unknown := sorted(overlay.keys() - {"metadata", "spec"}):
+        raise InvalidSpecError(f"{where}: remove {', '.join(unknown)}: write metadata and spec, as in a pod")
+    merged = _merge(template, overlay, where)
+    for protected in _PROTECTED:
+        if protected.of(template) != protected.of(merged):
+            raise InvalidSpecError(f"{where}: changes {protected.what}: {protected.fix}")
+    return merged
+
+
+def _merge(base: Mapping[str, Any], overlay: Mapping[str, Any], where: str) -> Object:
+    merged = dict(base)
+    for key, value in overlay.items():
+        if key.startswith("$"):
+            raise InvalidSpecError(f"{where}: remove {key}: write null to take a key away")
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge_value(key, merged.get(key), value, f"{where}.{key}")
+    return merged
+
+
+def _merge_value(key: str, base: Any, value: Any, where: str) -> Any:
+    if base is not None and isinstance(base, _SHAPES) and type(base) is not type(value):
+        shape = "a list" if isinstance(base, list) else "a mapping"
+        raise InvalidSpecError(f"{where}: is {value!r}: write {shape}, or null to take the key away")
+    if isinstance(value, dict):
+        return _merge(base or {}, value, where)
+    if isinstance(value, list) and key in MERGE_KEYS:
+        return _merge_list(MERGE_KEYS[key], base or [], value, where)
+    return value
+
+
+def _merge_list(merge_key: str, base: list[Any], overlay: list[Any], where: str) -> list[Any]:
+    merged = {item[merge_key]: item for item in base}
+    for item in overlay:
+        if not isinstance(item, Mapping) or item.get(merge_key) is None:
+            raise InvalidSpecError(f"{where}: write {merge_key} in each item: items are merged by it")
+        name = item[merge_key]
+        merged[name] = _merge(merged.get(name, {}), item, f"{where}[{name}]")
+    return list(merged.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Protected:
+    """What an overlay may not change, how to get what the user may have wanted, and where it stands."""
+
+    what: str
+    fix: str
+    of: Callable[[Object], Any]
+
+
+def _named(items: Any, name: str) -> Object:
+    found: Object = next((item for item in items or () if item["name"] == name), {})
+    return found
+
+
+def _pod(template: Object) -> Object:
+    pod: Object = template.get("spec", {})
+    return pod
+
+
+def _engine(template: Object) -> Object:
+    return _named(_pod(template).get("containers"), ENGINE_CONTAINER)
+
+
+def _labels(template: Object) -> list[Any]:
+    labels = template.get("metadata", {}).get("labels", {})
+    return [labels.get(FLEET_LABEL), labels.get(ROLE_LABEL)]
+
+
+def _environment(template: Object) -> list[Any]:
+    return [variable for variable in _engine(template).get("env", ()) if variable["name"] in OPERATOR_ENV]
+
+
+def _ports(template: Object) -> list[Any]:
+    own = _PORT_NAMES | {HTTP_PORT, EXPORTER_PORT}
+    ports = _engine(template).get("ports", ())
+    return [port for port in ports if {port["containerPort"], port.get("name")} & own]
+
+
+def _mounts(template: Object) -> list[Any]:
+    """The mounts at, above or below the folders that the runtime reads."""
+    folders = (f"{POLICY_FOLDER}/", f"{RUNTIME_FOLDER}/")
+    return [
+        mount
+        for mount in _engine(template).get("volumeMounts", ())
+        for path in [mount["mountPath"].rstrip("/") + "/"]
+        if any(path.startswith(folder) or folder.startswith(path) for folder in folders)
+    ]
+
+
+def _volumes(template: Object) -> list[Any]:
+    return [_named(_pod(template).get("volumes"), name) for name in (POLICY_VOLUME, RUNTIME_VOLUME)]
+
+
+def _installer(template: Object) -> list[Any]:
+    container = _named(_pod(template).get("initContainers"), RUNTIME_CONTAINER)
+    return [container.get(key) for key in ("image", "command", "args", "volumeMounts")]
+
+
+_PROTECTED: Final = (
+    _Protected(
+        f"the labels {FLEET_LABEL} and {ROLE_LABEL}", "leave them out: the fleet's pods are found by them", _labels
+    ),
+    _Protected(
+        "the engine's image", "write spec.engine.image instead", lambda template: _engine(template).get("image")
+    ),
+    _Protected(
+        "the engine's command or args",
+        "write the role's args instead",
+        lambda template: [_engine(template).get(key) for key in ("command", "args")],
+    ),
+    _Protected(
+        f"one of the variables {', '.join(OPERATOR_ENV)}", "leave them out: the operator sets them", _environment
+    ),
+    _Protected(
+        "a port that the operator uses",
+        "give further ports other numbers and names",
+        _ports,
+    ),
+    _Protected(f"the mounts at {POLICY_FOLDER} and {RUNTIME_FOLDER}", "mount elsewhere", _mounts),
+    _Protected(f"the volumes {POLICY_VOLUME} and {RUNTIME_VOLUME}", "give your volumes other names", _volumes),
+    _Protected(
+        f"what the init container {RUNTIME_CONTAINER} does", "write spec.runtime.image for its image", _installer
+    ),
+)

@@ -1,0 +1,124 @@
+"""The pod template of one role: an engine container, the runtime beside it, the policy mounted into both's reach.
+
+What a change of the template costs is a restart of the fleet, so nothing stands here that changes without need:
+no scheduling value (those travel in the ConfigMap volume, which is never mounted by subPath, or it would not
+follow), no generation, no version of the operator. The runtime image does stand here: an installation that
+changes its default restarts the fleets that do not pin `spec.runtime.image`.
+
+Times. A pod that is told to stop still receives requests until its endpoint has left every proxy and router, so
+preStop waits for that; then the engine ends its running requests; the grace period is the sum, and a margin.
+
+Rights. No access to the Kubernetes API. Engine images commonly run as root and write into their home, so
+runAsNonRoot is not forced on them; everything else of the restricted profile is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from prefleet_operator.api import Role, RoleSpec
+from prefleet_operator.engines import POLICY_FOLDER, RUNTIME_FOLDER, EngineContainer
+from prefleet_operator.engines.base import env_field, env_value
+from prefleet_operator.render.names import policy_config_map_name, role_labels
+
+Object = dict[str, Any]
+
+ENGINE_CONTAINER: Final = "engine"
+RUNTIME_CONTAINER: Final = "prefleet-runtime"
+POLICY_VOLUME: Final = "prefleet-policy"
+RUNTIME_VOLUME: Final = "prefleet-runtime"
+
+_ENDPOINT_REMOVAL_S = 10
+_GRACE_MARGIN_S = 10
+_RUNTIME_USER = 65532
+
+_CONFINED: Final[Object] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+_CONFINED_USER: Final[Object] = _CONFINED | {
+    "readOnlyRootFilesystem": True,
+    "runAsGroup": _RUNTIME_USER,
+    "runAsNonRoot": True,
+    "runAsUser": _RUNTIME_USER,
+}
+
+
+def render_pod_template(fleet: str, role: Role, spec: RoleSpec, engine: EngineContainer, runtime_image: str) -> Object:
+    """The pod template, before the user's overlay."""
+    pod: Object = {
+        "automountServiceAccountToken": False,
+        # A Service named `vllm` would otherwise set VLLM_PORT to a URL.
+        "enableServiceLinks": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "terminationGracePeriodSeconds": _ENDPOINT_REMOVAL_S + engine.drain_s + _GRACE_MARGIN_S,
+        "containers": [_engine_container(spec, engine)],
+        "volumes": _volumes(fleet, engine),
+    }
+    if engine.brings_runtime:
+        pod["initContainers"] = [_runtime_container(runtime_image)]
+    return {"metadata": {"labels": role_labels(fleet, role)}, "spec": pod}
+
+
+def _engine_container(spec: RoleSpec, engine: EngineContainer) -> Object:
+    container: Object = {
+        "name": ENGINE_CONTAINER,
+        "image": engine.image,
+        "command": list(engine.command),
+        "args": list(engine.args),
+        "env": _environment(spec, engine),
+        "ports": [{"name": name, "containerPort": number} for name, number in engine.ports],
+        "volumeMounts": _mounts(engine),
+        "securityContext": dict(_CONFINED_USER if engine.own_user else _CONFINED),
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_ENDPOINT_REMOVAL_S)]}}},
+        **_probes(engine),
+    }
+    if spec.accelerator is not None:
+        amount = {spec.accelerator.resource: str(spec.accelerator.count)}
+        container["resources"] = {"limits": amount, "requests": amount}
+    return container
+
+
+def _environment(spec: RoleSpec, engine: EngineContainer) -> list[Object]:
+    """The operator's variables, then the user's, which may replace an engine's default such as HF_TOKEN."""
+    own = [env_field("POD_NAME", "metadata.name"), env_field("POD_IP", "status.podIP")]
+    if engine.brings_runtime:
+        own.append(env_value("PYTHONPATH", RUNTIME_FOLDER))
+    given = [env_value(variable.name, variable.value) for variable in spec.env]
+    named = {variable["name"]: variable for variable in (*own, *engine.env, *given)}
+    return list(named.values())
+
+
+def _probes(engine: EngineContainer) -> Object:
+    """Until it has started, only the startup probe counts. A busy server may answer late: that is no reason to
+    take it out at once, and less to kill it."""
+    health = {"httpGet": {"path": "/health", "port": "http"}}
+    failures = engine.startup_limit_s // engine.startup_period_s
+    return {
+        "startupProbe": health
+        | {"periodSeconds": engine.startup_period_s, "timeoutSeconds": 5, "failureThreshold": failures},
+        "readinessProbe": health | {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
+        "livenessProbe": health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+    }
+
+
+def _runtime_container(image: str) -> Object:
+    """Copies the runtime, which is pure Python, to where the engine's interpreter looks for it."""
+    return {
+        "name": RUNTIME_CONTAINER,
+        "image": image,
+        "command": ["python3", "-m", "prefleet_runtime.install", RUNTIME_FOLDER],
+        "volumeMounts": [{"name": RUNTIME_VOLUME, "mountPath": RUNTIME_FOLDER}],
+        "securityContext": dict(_CONFINED_USER),
+    }
+
+
+def _mounts(engine: EngineContainer) -> list[Object]:
+    mounts = [{"name": POLICY_VOLUME, "mountPath": POLICY_FOLDER, "readOnly": True}]
+    if engine.brings_runtime:
+        mounts.append({"name": RUNTIME_VOLUME, "mountPath": RUNTIME_FOLDER, "readOnly": True})
+    return [*mounts, *engine.mounts]
+
+
+def _volumes(fleet: str, engine: EngineContainer) -> list[Object]:
+    volumes: list[Object] = [{"name": POLICY_VOLUME, "configMap": {"name": policy_config_map_name(fleet)}}]
+    if engine.brings_runtime:
+        volumes.append({"name": RUNTIME_VOLUME, "emptyDir": {}})
+    return [*volumes, *engine.volumes]
