@@ -1,0 +1,304 @@
+"""The simulated engine: a scheduler in vLLM's shape over a cost model, without a clock and without I/O.
+
+    submit(request) ... plan = schedule(now) -> [plan.cost_s pass] -> finish(plan, end) -> Outcome, and again
+
+Each step has a token budget, spent as vLLM spends it: running requests first, in the order in which they
+started (one token for each decode, the next chunk for each unfinished prefill); then requests whose remote KV
+has arrived; then the waiting queue, whose policy says who is next, as long as budget, seats and KV room last.
+A waiting head that does not fit in the KV cache steps aside (`bypass_head`). When a decode finds no free
+block, the last of `running` is preempted: its KV is dropped and it returns to the queue to be recomputed.
+
+The same code serves the real-time server and a virtual-clock replay: time is an argument and nothing else
+moves. The caller owns the axis, and `now` never decreases.
+
+Invariants (`check_integrity`): blocks that are free, owned by requests and held for another pod add up to the
+cache; a live request is in exactly one of queue, loading and running; an idle engine owns no block.
+
+How it differs from vLLM: the whole prompt's blocks are taken at admission (vLLM only checks that they fit);
+no prefix cache, so `cached_tokens` is 0 (1 token is left to compute where a prompt's KV comes from another
+pod); no speculative decoding, no EOS: a request generates `max_tokens` tokens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+from typing import Protocol
+
+from prefleet_runtime.queueing.base import PolicyQueue, RequestFacts
+from prefleet_runtime.sim.cost_model import EngineProfile
+from prefleet_runtime.sim.state import (
+    BLOCK_TOKENS,
+    Held,
+    Limits,
+    Outcome,
+    RequestState,
+    SimRequest,
+    StepPlan,
+    blocks_for,
+)
+
+
+class Waiting(Protocol):
+    """What the engine asks of what waits: a `Governor`, or `PlainQueue` where nothing is served or watched.
+
+    `queue` is read afresh for each call, since a new policy may replace it at `add` and `begin_step`.
+    """
+
+    @property
+    def queue(self) -> PolicyQueue[SimRequest]: ...
+    def add(self, item: SimRequest, facts: RequestFacts) -> None: ...
+    def prepend(self, item: SimRequest, facts: RequestFacts) -> None: ...
+    def remove(self, request_id: str) -> SimRequest | None: ...
+    def begin_step(self, now: float, processed_prefill_tokens: int = 0) -> None: ...
+    def dispatched(self, request_id: str, now: float, tokens: int) -> object: ...
+
+
+class PlainQueue:
+    """One policy's queue as the engine wants it, without policy file and metrics: for a virtual clock."""
+
+    def __init__(self, queue: PolicyQueue[SimRequest]) -> None:
+        self.queue = queue
+        self.add = queue.add
+        self.prepend = queue.prepend
+        self.remove = queue.remove
+        self.begin_step = queue.begin_step
+        self.dispatched = queue.commit
+
+
+def step_aside(queue: PolicyQueue[SimRequest], head: SimRequest) -> bool:
+    """Pass over a head that does not fit; whether another is the head now (the queue bounds how often)."""
+    queue.bypass_head()
+    return bool(queue) and queue.peek() is not head
+
+
+class Engine:
+    """See the module. Not thread-safe: one caller drives it."""
+
+    def __init__(self, profile: EngineProfile, limits: Limits, waiting: Waiting) -> None:
+        self.profile = profile
+        self.limits = limits
+        self.waiting = waiting
+        self.running: list[SimRequest] = []
+        self.free_blocks = limits.blocks
+        self.processed_prefill_tokens = 0
+        self.preemptions = 0
+        self.expired_leases = 0
+        self._live: dict[str, SimRequest] = {}
+        self._loading: list[tuple[float, int, SimRequest]] = []
+        self._held: dict[str, Held] = {}
+        self._serial = count()
+
+    # What goes in and out between steps.
+
+    def submit(self, request: SimRequest) -> None:
+        """Queue a request. Raises ValueError if it could never fit in the KV cache, or if its id is taken."""
+        needed = blocks_for(request.prompt_tokens + request.max_tokens)
+        if needed > self.limits.blocks:
+            raise ValueError(
+                f"prompt and max_tokens need {needed * BLOCK_TOKENS} KV-cache tokens and the cache holds"
+                f" {self.limits.blocks * BLOCK_TOKENS}: shorten the prompt or lower max_tokens"
+            )
+        if request.request_id in self._live or request.request_id in self._held:
+            raise ValueError(f"request {request.request_id} is already here: give each an id of its own")
+        self.waiting.add(request, request.facts)
+        self._live[request.request_id] = request
+
+    def abort(self, request_id: str) -> bool:
+        """Forget a request wherever it is, at any moment; False if it is unknown or done."""
+        request = self._live.pop(request_id, None)
+        if request is None:
+            return False
+        self.waiting.remove(request_id)
+        if request.state is RequestState.RUNNING:
+            self.running.remove(request)
+        elif request.state is RequestState.LOADING:
+            self._loading = [entry for entry in self._loading if entry[2] is not request]
+            heapq.heapify(self._loading)
+        self._free(request)
+        request.state = RequestState.ABORTED
+        return True
+
+    def release(self, request_id: str) -> bool:
+        """The other pod has fetched the KV that was kept for it; False if it is not (or no longer) held."""
+        held = self._held.pop(request_id, None)
+        if held is None:
+            return False
+        self.free_blocks += held.blocks
+        return True
+
+    @property
+    def used_fraction(self) -> float:
+        """Share of the KV cache in use, blocks held for other pods included."""
+        return 1 - self.free_blocks / self.limits.blocks
+
+    @property
+    def loading(self) -> int:
+        """Requests whose KV is on its way from another pod."""
+        return len(self._loading)
+
+    @property
+    def held(self) -> int:
+        """Finished requests whose KV is kept for another pod."""
+        return len(self._held)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that wait, load or run."""
+        return len(self._live)
+
+    def next_event_s(self) -> float | None:
+        """When an engine that has nothing to schedule should look again, if not for a new request."""
+        times = [entry[0] for entry in self._loading[:1]]
+        times += [held.expires_s for held in list(self._held.values())[:1]]
+        return min(times, default=None)
+
+    # One step.
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """Decide what the step that begins at `now` computes; None if there is nothing to do."""
+        self._end_leases(now)
+        self.waiting.begin_step(now, self.processed_prefill_tokens)
+        plan = StepPlan(budget=self.limits.max_num_batched_tokens)
+        preempted = self._schedule_running(plan)
+        self._resume_loaded(plan, now)
+        if not preempted:
+            self._admit(plan, now)
+        for request, tokens in plan.admitted:
+            self.waiting.dispatched(request.request_id, now, tokens)
+        if not plan.items:
+            return None
+        if plan.prefill_tokens:
+            self.processed_prefill_tokens += plan.prefill_tokens + plan.decode_tokens
+        plan.cost_s = self.profile.cost.step_s(plan.prefill_tokens, plan.decode_tokens, plan.pairs, plan.decode_context)
+        return plan
+
+    def finish(self, plan: StepPlan, now: float) -> Outcome:
+        """The step of `plan` ended at `now`. Requests aborted meanwhile are passed over."""
+        outcome = Outcome(emitted=[], finished=[])
+        for request, tokens in plan.items:
+            if request.state is not RequestState.RUNNING:
+                continue
+            request.computed += tokens
+            if request.computed < request.known_tokens:
+                continue
+            request.generated += 1
+            if request.first_token_s is None:
+                request.first_token_s = now
+            outcome.emitted.append(request)
+            if request.generated >= request.max_tokens:
+                self._complete(request, now)
+                outcome.finished.append(request)
+        if outcome.finished:
+            self.running = [r for r in self.running if r.state is RequestState.RUNNING]
+        return outcome
+
+    def _schedule_running(self, plan: StepPlan) -> bool:
+        """Give every running request its share; True if one had to be preempted."""
+        before = self.preemptions
+        index = 0
+        while index < len(self.running) and plan.budget:
+            request = self.running[index]
+            tokens = min(request.known_tokens - request.computed, plan.budget)
+            if not self._grow(request, tokens):
+                break
+            plan.include(request, tokens)
+            index += 1
+        return self.preemptions > before
+
+    def _resume_loaded(self, plan: StepPlan, now: float) -> None:
+        while self._loading and self._loading[0][0] <= now and self._has_seat(plan):
+            _, _, request = heapq.heappop(self._loading)
+            request.computed = request.prompt_tokens - 1
+            self._start(request, plan, now)
+
+    def _admit(self, plan: StepPlan, now: float) -> None:
+        queue = self.waiting.queue
+        while self._has_seat(plan) and queue:
+            head = queue.peek()
+            if blocks_for(head.known_tokens) > self.free_blocks:
+                if not step_aside(queue, head):
+                    break
+                continue
+            queue.pop()
+            self._take(head, blocks_for(head.known_tokens))
+            if head.remote_kv:
+                self._load(head, now)
+            else:
+                self._start(head, plan, now)
+
+    def _has_seat(self, plan: StepPlan) -> bool:
+        return plan.budget > 0 and len(self.running) < self.limits.max_num_seqs
+
+    def _load(self, request: SimRequest, now: float) -> None:
+        ready_s = now + request.prompt_tokens * self.profile.kv_transfer_token_s
+        request.state = RequestState.LOADING
+        heapq.heappush(self._loading, (ready_s, next(self._serial), request))
+
+    def _start(self, request: SimRequest, plan: StepPlan, now: float) -> None:
+        left = request.known_tokens - request.computed
+        request.state = RequestState.RUNNING
+        if request.first_scheduled_s is None:
+            request.first_scheduled_s = now
+        self.running.append(request)
+        plan.include(request, min(left, plan.budget))
+        plan.admitted.append((request, left))
+
+    def _grow(self, request: SimRequest, tokens: int) -> bool:
+        """Take the blocks that `tokens` more need, preempting from the back; False if `request` fell."""
+        missing = blocks_for(request.computed + tokens) - request.blocks
+        while missing > self.free_blocks:
+            victim = self.running.pop()
+            self._preempt(victim)
+            if victim is request:
+                return False
+        self._take(request, max(0, missing))
+        return True
+
+    def _preempt(self, victim: SimRequest) -> None:
+        self._free(victim)
+        self.preemptions += 1
+        victim.preemptions += 1
+        victim.computed = 0
+        victim.remote_kv = False
+        victim.prefill_until = victim.known_tokens
+        victim.state = RequestState.WAITING
+        self.waiting.prepend(victim, victim.facts)
+
+    def _complete(self, request: SimRequest, now: float) -> None:
+        request.state = RequestState.FINISHED
+        del self._live[request.request_id]
+        if request.keep_kv:
+            self._held[request.request_id] = Held(request.blocks, now + self.limits.kv_lease_s)
+            request.blocks = 0
+        else:
+            self._free(request)
+
+    def _end_leases(self, now: float) -> None:
+        """Leases have one length, so the dictionary's order is the order of their ends."""
+        while self._held:
+            request_id, held = next(iter(self._held.items()))
+            if held.expires_s > now:
+                return
+            self.expired_leases += 1
+            self.release(request_id)
+
+    def _take(self, request: SimRequest, blocks: int) -> None:
+        self.free_blocks -= blocks
+        request.blocks += blocks
+
+    def _free(self, request: SimRequest) -> None:
+        self.free_blocks += request.blocks
+        request.blocks = 0
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if an invariant of the module is broken. O(n); for tests and idle moments."""
+        owned = sum(request.blocks for request in self._live.values())
+        held = sum(held.blocks for held in self._held.values())
+        total = self.free_blocks + owned + held
+        assert total == self.limits.blocks, f"{total} blocks are accounted for, the cache has {self.limits.blocks}"
+        assert self.free_blocks >= 0, f"{-self.free_blocks} blocks more than the cache has are in use"
+        places = [r.request_id for r in self.running] + [entry[2].request_id for entry in self._loading]
+        places += [r.request_id for r in self.waiting.queue]
+        assert len(places) == len(set(places)), "a request is in two places"
+        assert set(places) == set(self._live), f"lost or left over: {set(places) ^ set(self._live)}"

@@ -1,0 +1,148 @@
+"""What the simulated engine handles: requests with their progress, its limits, and the plan of one step.
+
+Values only; `engine` moves them. Units: tokens, KV blocks, seconds on the caller's axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from prefleet_runtime.queueing.base import RequestFacts
+from prefleet_runtime.sim.cost_model import attention_pairs
+
+BLOCK_TOKENS = 16
+"""KV entries per block: vLLM's default."""
+
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
+"""vLLM's default for its OpenAI server on an A100 (EngineArgs.get_batch_defaults; 8,192 on H100 and H200)."""
+
+DEFAULT_MAX_NUM_SEQS = 256
+"""vLLM's default for its OpenAI server on an A100."""
+
+DEFAULT_KV_LEASE_S = 30.0
+"""How long KV is kept for a decode pod that does not fetch it: NixlConnector's `kv_lease_duration`."""
+
+
+class RequestState(Enum):
+    """Where a request is."""
+
+    WAITING = auto()
+    LOADING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+    ABORTED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class SimRequest:
+    """One request and its progress.
+
+    `remote_kv`: the prompt's KV is fetched from another pod; `keep_kv`: it is kept for one at the end.
+    `computed`: tokens whose KV exists; `prefill_until`: the count at which prefill is complete (a preempted
+    request recomputes its prompt and its own output).
+    """
+
+    request_id: str
+    prompt_tokens: int
+    max_tokens: int
+    arrival_s: float
+    remote_kv: bool = False
+    keep_kv: bool = False
+    computed: int = 0
+    generated: int = 0
+    preemptions: int = 0
+    blocks: int = 0
+    state: RequestState = RequestState.WAITING
+    first_scheduled_s: float | None = None
+    first_token_s: float | None = None
+    prefill_until: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prefill_until = self.prompt_tokens
+
+    @property
+    def known_tokens(self) -> int:
+        """Prompt and output so far."""
+        return self.prompt_tokens + self.generated
+
+    @property
+    def facts(self) -> RequestFacts:
+        """What the queue may know of it."""
+        return RequestFacts(
+            request_id=self.request_id,
+            arrival_s=self.arrival_s,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.prompt_tokens - 1 if self.remote_kv else 0,
+            started=self.preemptions > 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The engine's sizes: tokens per step, seats, KV entries, and seconds that KV is kept for another pod."""
+
+    max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
+    max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
+    kv_cache_tokens: int = 400_000
+    kv_lease_s: float = DEFAULT_KV_LEASE_S
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_batched_tokens", "max_num_seqs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if self.kv_cache_tokens < BLOCK_TOKENS:
+            raise ValueError(f"kv_cache_tokens is {self.kv_cache_tokens}: one block is {BLOCK_TOKENS} tokens")
+
+    @property
+    def blocks(self) -> int:
+        return self.kv_cache_tokens // BLOCK_TOKENS
+
+
+def blocks_for(tokens: int) -> int:
+    """KV blocks that hold `tokens`."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What one step computes and what that costs: filled by `schedule`, read-only afterwards.
+
+    `items`: each scheduled request with its tokens; `admitted`: those that start in this step, with all the
+    prefill tokens that this sets in motion; `budget`: tokens that are left.
+    """
+
+    budget: int
+    items: list[tuple[SimRequest, int]] = field(default_factory=list)
+    admitted: list[tuple[SimRequest, int]] = field(default_factory=list)
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    pairs: float = 0.0
+    decode_context: int = 0
+    cost_s: float = 0.0
+
+    def include(self, request: SimRequest, tokens: int) -> None:
+        self.items.append((request, tokens))
+        self.budget -= tokens
+        if request.computed < request.prefill_until:
+            self.prefill_tokens += tokens
+            self.pairs += attention_pairs(request.computed, tokens)
+        else:
+            self.decode_tokens += tokens
+            self.decode_context += request.computed
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a finished step gave: requests that got one more token, and those of them that are done."""
+
+    emitted: list[SimRequest]
+    finished: list[SimRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """KV blocks of a finished request, kept for another pod until it fetches them or the lease ends."""
+
+    blocks: int
+    expires_s: float
