@@ -1,0 +1,16 @@
+"""All commands, one module each. The modules import what is heavy inside their functions, so that help is quick."""
+
+import typer
+
+from prefleet_operator.cli.crd import crd
+from prefleet_operator.cli.render import render
+
+app = typer.Typer(
+    name="prefleet",
+    help="Fleets of LLM inference pods whose prefill queue is scheduled on purpose.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(render)
+app.command()(crd)

@@ -1,0 +1,50 @@
+"""YAML in and out, and how a command ends that cannot do what was asked: one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+import yaml
+
+EXIT_BAD_INPUT = 2
+_WIDTH = 110
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes values in full, without aliases, and texts of several lines as blocks."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def to_yaml(documents: Iterable[Any]) -> str:
+    """The documents as one YAML stream, keys in their order."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=_WIDTH)
+
+
+def read_yaml(path: Path) -> list[Any]:
+    """The documents of a file, or of standard input for "-"; empty ones are left out. Ends the command on a fault."""
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text()
+        return [document for document in yaml.safe_load_all(text) if document is not None]
+    except OSError as error:
+        fail(f"{path}: cannot be read ({error.strerror}): give the path of a YAML file")
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        fail(f"{path}: is not YAML: {' '.join(str(error).split())}")
+
+
+def fail(sentence: str) -> NoReturn:
+    """End the command: the input is at fault."""
+    typer.echo(f"error: {sentence}", err=True)
+    raise typer.Exit(EXIT_BAD_INPUT)

@@ -1,0 +1,56 @@
+"""`prefleet render`: what a PrefillPolicy becomes, without a cluster.
+
+The policy is what a new fleet starts with: pinned values where the spec has them, first come first served where
+they are still to be learned. Objects carry no owner reference, as the policy has no uid yet.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def render(
+    file: Annotated[Path, typer.Option("--file", "-f", help='A file with PrefillPolicies, or "-".')],
+    runtime_image: Annotated[str, typer.Option(help="The runtime image of fleets that name none.")] = "",
+) -> None:
+    """Print the manifests that a PrefillPolicy becomes, in the order in which they are applied."""
+    from prefleet_operator.api import InvalidSpecError
+    from prefleet_operator.cli.documents import fail, read_yaml, to_yaml
+
+    documents = read_yaml(file)
+    if not documents:
+        fail(f"{file}: holds no document: give a file with a PrefillPolicy")
+    rendered = []
+    for document in documents:
+        try:
+            rendered += render_document(document, runtime_image or default_runtime_image())
+        except InvalidSpecError as error:
+            fail(f"{file}: {error}")
+    typer.echo(to_yaml(rendered), nl=False)
+
+
+def render_document(document: Any, runtime_image: str) -> list[dict[str, Any]]:
+    """The objects of one PrefillPolicy document.
+
+    Raises:
+        InvalidSpecError: the document is not a PrefillPolicy that may run.
+    """
+    from prefleet_operator.api import PrefillPolicyStatus, parse_document
+    from prefleet_operator.core.observed import FleetMetrics
+    from prefleet_operator.core.plan import Situation, make_plan
+    from prefleet_operator.render import InstallationDefaults, PolicyObject, render_fleet
+
+    policy = parse_document(document)
+    new = Situation(spec=policy.spec, generation=1, status=PrefillPolicyStatus(), live=None, metrics=FleetMetrics())
+    identity = PolicyObject(name=policy.name, namespace=policy.namespace)
+    return render_fleet(identity, policy.spec, make_plan(new, now=0).policies, InstallationDefaults(runtime_image))
+
+
+def default_runtime_image() -> str:
+    """The image that the Helm chart of this version installs."""
+    from importlib.metadata import version
+
+    return f"prefleet/prefleet:{version('prefleet')}"
