@@ -1,4 +1,4 @@
-"""A Llama that loads in a second: its folder is made on the spot, its weights are the engine's seeded dummies.
+"""A Llama that loads in a second: a folder made on the spot, whose weights are the engine's seeded dummies.
 
 The sizes are chosen so that a prefill of 2,000 tokens takes a noticeable fraction of a second on two cores
 and a decode step a few milliseconds, which is what makes a queue form. The head size is 64, the smallest that

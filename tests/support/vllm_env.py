@@ -76,7 +76,10 @@ def _build(place: Path, progress: Progress) -> None:
     partial = place.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     progress(f"building the vLLM environment (about 6 GB, once) in {place}")
-    _run([uv, "venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, str(partial)], progress)
+    _run(
+        [uv, "venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, str(partial)],
+        progress,
+    )
     python = str(partial / "bin" / "python")
     _run([uv, "pip", "sync", "--quiet", "--require-hashes", "--python", python, str(LOCK_FILE)], progress)
     partial.rename(place)
@@ -90,7 +93,9 @@ def _find_uv() -> str:
     beside_us = Path(sys.executable).with_name("uv")
     uv = str(beside_us) if beside_us.exists() else shutil.which("uv")
     if uv is None:
-        raise VllmEnvironmentError("uv was not found beside this Python nor on PATH: run `pip install uv` and try again")
+        raise VllmEnvironmentError(
+            "uv was not found beside this Python nor on PATH: run `pip install uv` and try again"
+        )
     return uv
 
 
@@ -115,7 +120,7 @@ def _wait(process: subprocess.Popen[str], started: float, progress: Progress) ->
             elapsed = time.monotonic() - started
             if elapsed > BUILD_TIMEOUT_S:
                 raise VllmEnvironmentError(
-                    f"the vLLM environment was not installed after {elapsed:.0f} s (limit {BUILD_TIMEOUT_S} s): "
+                    f"vLLM was not installed within {elapsed:.0f} s (limit {BUILD_TIMEOUT_S} s): "
                     "check the network and try again; what was downloaded is kept"
                 ) from None
             progress(f"installing vLLM: {elapsed:.0f} s")

@@ -59,7 +59,7 @@ class VllmServer:
 
 @dataclass
 class Answer:
-    """What one streamed request brought: when its tokens came, on the monotonic clock, and which they were."""
+    """What one streamed request brought: its tokens, and when they came on the monotonic clock."""
 
     sent_s: float
     first_token_s: float = 0.0
@@ -97,10 +97,18 @@ def runtime_arguments(policy_file: Path, exporter_port: int) -> list[str]:
 
 
 def launch(python: Path, model: Path, log: Path, policy_file: Path | None = None) -> VllmServer:
-    """Start a server and return at once; `policy_file` makes it run our scheduler instead of the stock one."""
+    """Start a server and return at once; with a `policy_file` it runs our scheduler, without the stock one."""
     port, exporter_port = free_port(), 0
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(port), *ENGINE_ARGUMENTS]
+    command += [
+        "--served-model-name",
+        MODEL_NAME,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        *ENGINE_ARGUMENTS,
+    ]
     if policy_file is not None:
         exporter_port = free_port()
         command += runtime_arguments(policy_file, exporter_port)
@@ -182,9 +190,7 @@ def running(servers: Sequence[VllmServer]) -> Iterator[Sequence[VllmServer]]:
             stop(server)
 
 
-async def complete(
-    session: aiohttp.ClientSession, server: VllmServer, prompt: list[int], max_tokens: int
-) -> Answer:
+async def complete(session: aiohttp.ClientSession, server: VllmServer, prompt: list[int], max_tokens: int) -> Answer:
     """One greedy completion of token ids, streamed."""
     body = {
         "model": MODEL_NAME,

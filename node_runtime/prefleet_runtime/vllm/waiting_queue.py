@@ -1,0 +1,95 @@
+"""vLLM's `RequestQueue` over the governor's queue: what stands in for `Scheduler.waiting`.
+
+Only translation happens here. Three things differ from vLLM's own queues:
+
+- `bool` tells whether anything can be scheduled in this step (a head that steps aside is hidden), while `len`
+  counts all that waits; the engine decides by `len` whether it is idle;
+- removing a request that is not here is allowed: an abort reaches both waiting queues, and may be repeated;
+- a popped request that moves to `kv_holding_waiting` (its KV cache is on its way) stays "out" of the
+  governor's queue until it is scheduled or aborted.
+
+A client's priority is not looked at. A request that was preempted, or that comes back as the continuation of
+a session, is marked as started and goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.request import Request, RequestStatus
+
+from ..governor import Governor
+from ..queueing import RequestFacts
+from .cached_length import CachedLength
+
+BLOCKED = frozenset(
+    {
+        RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
+        RequestStatus.WAITING_FOR_REMOTE_KVS,
+        RequestStatus.WAITING_FOR_STREAMING_REQ,
+    }
+)
+
+
+class WaitingQueue(RequestQueue):  # type: ignore[misc]  # vllm has no types here
+    """The adapter. `governor.queue` is read afresh for every call: a policy switch replaces it."""
+
+    def __init__(self, governor: Governor[Request], cached_tokens: CachedLength) -> None:
+        self._governor = governor
+        self._cached_tokens = cached_tokens
+
+    def add_request(self, request: Request) -> None:
+        self._governor.add(request, self._facts(request))
+
+    def pop_request(self) -> Request:
+        return self._governor.queue.pop()
+
+    def peek_request(self) -> Request:
+        return self._governor.queue.peek()
+
+    def prepend_request(self, request: Request) -> None:
+        self._governor.prepend(request, self._facts(request))
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.prepend_request(request)
+
+    def remove_request(self, request: Request) -> None:
+        self._governor.remove(request.request_id)
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.remove_request(request)
+
+    def __bool__(self) -> bool:
+        return bool(self._governor.queue)
+
+    def __len__(self) -> int:
+        return len(self._governor.queue)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._governor.queue)
+
+    def _facts(self, request: Request) -> RequestFacts:
+        started = has_started(request)
+        return RequestFacts(
+            request_id=request.request_id,
+            arrival_s=request.arrival_time,
+            prompt_tokens=request.num_prompt_tokens,
+            cached_tokens=0 if started else self._cached_tokens(request),
+            started=started,
+            deferred=is_deferred(request),
+        )
+
+
+def has_started(request: Request) -> bool:
+    """Preempted, prefill begun, or output produced; a prefix-cache hit alone is no start."""
+    return bool(request.num_preemptions or request.num_computed_tokens or request.num_output_tokens)
+
+
+def is_deferred(request: Request) -> bool:
+    """Whether the engine itself holds this request back at this moment."""
+    if request.status is RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+        return request.structured_output_request.grammar is None
+    return request.status in BLOCKED

@@ -1,0 +1,169 @@
+"""The real engine under our scheduler, beside the stock one.
+
+A burst is 6 prompts of 2,000 tokens and right behind them 20 of 64. Both engines get the same prompts in turn, so
+that what else the machine does falls on both; their figures go to build/test/vllm_burst.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.support.tiny_model import FIRST_WORD, VOCABULARY
+from tests.support.vllm_server import Answer, VllmServer, burst, complete, read_metrics
+from tests.vllm.conftest import Governed, wait_until
+
+pytestmark = pytest.mark.vllm
+
+FIGURES = Path(__file__).resolve().parents[2] / "build" / "test" / "vllm_burst.json"
+REPETITIONS = 3
+LONGS, LONG_TOKENS = 6, 2000
+SHORTS, SHORT_TOKENS = 20, 64
+OUTPUT_TOKENS = 8
+REQUIRED_RATIO = 2.5
+SHORT_FIRST = {"policy": "short_request_first", "threshold": 256}
+
+
+def make_prompts(seed: int, count: int, tokens: int) -> list[list[int]]:
+    """Random prompts: nothing is shared, so no prefix cache helps one engine more than the other."""
+    draw = random.Random(seed)
+    return [[draw.randrange(FIRST_WORD, VOCABULARY) for _ in range(tokens)] for _ in range(count)]
+
+
+def make_burst(seed: int, longs: int = LONGS, shorts: int = SHORTS) -> list[list[int]]:
+    return make_prompts(seed, longs, LONG_TOKENS) + make_prompts(seed + 1000, shorts, SHORT_TOKENS)
+
+
+def median_ttft(answers: list[Answer]) -> float:
+    return statistics.median(answer.ttft_s for answer in answers)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One burst on both engines."""
+
+    stock: list[Answer]
+    ours: list[Answer]
+
+
+@pytest.fixture(scope="session")
+def pairs(stock: VllmServer, governed: Governed) -> list[Pair]:
+    governed.set_policy(**SHORT_FIRST)
+    for server in (stock, governed.server):
+        asyncio.run(burst(server, make_burst(99, longs=1, shorts=2), OUTPUT_TOKENS))
+    return [_run_pair(stock, governed.server, seed) for seed in range(REPETITIONS)]
+
+
+def _run_pair(stock: VllmServer, ours: VllmServer, seed: int) -> Pair:
+    prompts = make_burst(seed)
+    of_stock = asyncio.run(burst(stock, prompts, OUTPUT_TOKENS))
+    return Pair(of_stock, asyncio.run(burst(ours, prompts, OUTPUT_TOKENS)))
+
+
+def test_shorts_behind_longs_get_their_first_token_sooner_than_in_the_stock_engine(pairs: list[Pair]) -> None:
+    stock = median_ttft([answer for pair in pairs for answer in pair.stock[LONGS:]])
+    ours = median_ttft([answer for pair in pairs for answer in pair.ours[LONGS:]])
+    figures = {
+        "repetitions": REPETITIONS,
+        "short_ttft_p50_s": {"stock": stock, "ours": ours, "ratio": stock / ours},
+        "short_ttft_p50_ratios": [median_ttft(p.stock[LONGS:]) / median_ttft(p.ours[LONGS:]) for p in pairs],
+        "long_ttft_p50_ratios": [median_ttft(p.stock[:LONGS]) / median_ttft(p.ours[:LONGS]) for p in pairs],
+        "burst_seconds": {"stock": [_duration(p.stock) for p in pairs], "ours": [_duration(p.ours) for p in pairs]},
+    }
+    FIGURES.parent.mkdir(parents=True, exist_ok=True)
+    FIGURES.write_text(json.dumps(figures, indent=2) + "\n")
+    print(f"\nmedian TTFT of shorts: stock {stock:.3f} s, ours {ours:.3f} s, {stock / ours:.2f} times lower")
+    assert stock / ours >= REQUIRED_RATIO, figures
+
+
+def _duration(answers: list[Answer]) -> float:
+    return max(a.last_token_s for a in answers) - min(a.sent_s for a in answers)
+
+
+def test_outputs_are_those_of_the_stock_engine(pairs: list[Pair]) -> None:
+    for pair in pairs:
+        assert [answer.tokens for answer in pair.ours] == [answer.tokens for answer in pair.stock]
+        assert all(len(answer.tokens) == OUTPUT_TOKENS for answer in pair.ours)
+
+
+def test_a_policy_changed_in_mid_burst_takes_effect_without_a_restart(governed: Governed) -> None:
+    governed.set_policy(policy="fcfs")
+    before = governed.dispatches()
+    longs, shorts = 12, 20
+    answers = asyncio.run(_burst_with_change(governed, make_burst(7, longs, shorts)))
+    after = governed.dispatches()
+    change = {lane: after[lane] - before.get(lane, 0) for lane in after}
+    last_short = max(answer.first_token_s for answer in answers[longs:])
+    overtaken = sum(answer.first_token_s > last_short for answer in answers[:longs])
+    print(f"\ndispatches by lane {change}; {overtaken} of {longs} longs got their first token after all shorts")
+    assert overtaken >= longs // 3
+    assert change["all"] >= 1
+    assert change["short"] == shorts
+    assert change["all"] + change["long"] + change["short"] == longs + shorts
+
+
+async def _burst_with_change(governed: Governed, prompts: list[list[int]]) -> list[Answer]:
+    """Send a burst under the present policy, and change to short-first once its first request is running."""
+    before = governed.dispatches()["all"]
+    sending = asyncio.create_task(burst(governed.server, prompts, OUTPUT_TOKENS))
+    await asyncio.to_thread(wait_until, lambda: governed.dispatches()["all"] > before)
+    governed.write(governed.next_policy(**SHORT_FIRST).to_json())
+    return await sending
+
+
+def test_an_idle_engine_reports_a_new_policy_within_a_second(governed: Governed) -> None:
+    seconds = governed.set_policy(policy="fcfs")
+    print(f"\nan idle engine reported the new generation after {seconds:.2f} s")
+    assert seconds < 1
+
+
+def test_a_torn_policy_file_changes_nothing(governed: Governed) -> None:
+    governed.set_policy(**SHORT_FIRST)
+    running, refused = governed.generation, governed.metric("prefleet_policy_refused_total")
+    torn = governed.next_policy(policy="fcfs").to_json()
+    governed.write(torn[: len(torn) // 2])
+    governed.wait_for("prefleet_policy_refused_total", refused + 1)
+    assert governed.metric("prefleet_policy_generation") == running
+    before = governed.dispatches()["short"]
+    asyncio.run(burst(governed.server, make_prompts(8, 1, SHORT_TOKENS), 1))
+    assert governed.dispatches()["short"] == before + 1
+    governed.write(torn)
+    governed.wait_for("prefleet_policy_generation", governed.generation)
+
+
+def test_requests_aborted_while_they_wait_leave_nothing_behind(governed: Governed) -> None:
+    governed.set_policy(**SHORT_FIRST)
+    before = governed.dispatches()
+    waited = asyncio.run(_send_and_abort(governed, make_burst(9, longs=8, shorts=4)))
+    governed_metrics = f"{governed.server.url}/metrics"
+    wait_until(lambda: governed.waiting() == _engine_load(governed_metrics) == 0)
+    dispatched = sum(governed.dispatches().values()) - sum(before.values())
+    print(f"\n{waited:.0f} requests waited when all 12 were aborted; {dispatched:.0f} had been dispatched")
+    assert waited > 0
+    assert dispatched < 12
+    asyncio.run(burst(governed.server, make_prompts(10, 2, SHORT_TOKENS), 1))
+
+
+async def _send_and_abort(governed: Governed, prompts: list[list[int]]) -> float:
+    """Send requests, cut all connections once some wait; how many waited then."""
+    async with aiohttp.ClientSession() as session:
+        sent = [asyncio.create_task(complete(session, governed.server, p, OUTPUT_TOKENS)) for p in prompts]
+        waiting = await asyncio.to_thread(wait_until, governed.waiting)
+        for request in sent:
+            request.cancel()
+        await asyncio.gather(*sent, return_exceptions=True)
+    return waiting
+
+
+def _engine_load(url: str) -> float:
+    """What vLLM itself says of requests running and waiting and of the KV cache in use."""
+    metrics = read_metrics(url)
+    names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+    return sum(value for name, value in metrics.items() if name.split("{")[0] in names)
