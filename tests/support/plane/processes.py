@@ -122,9 +122,14 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
+def direct_opener(context: ssl.SSLContext | None = None) -> urllib.request.OpenerDirector:
+    """Opens URLs without any proxy that the environment names: all that these tests ask is on this machine."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+
+
 def answers(url: str, context: ssl.SSLContext | None = None) -> Callable[[], bool]:
-    """A probe: does a GET of `url` answer 2xx within two seconds? No proxy is asked."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    """A probe: does a GET of `url` answer 2xx within two seconds?"""
+    opener = direct_opener(context)
 
     def probe() -> bool:
         try:
