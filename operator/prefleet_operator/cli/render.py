@@ -46,7 +46,7 @@ def render_document(document: Any, runtime_image: str) -> list[dict[str, Any]]:
     policy = parse_document(document)
     new = Situation(spec=policy.spec, generation=1, status=PrefillPolicyStatus(), live=None, metrics=FleetMetrics())
     identity = PolicyObject(name=policy.name, namespace=policy.namespace)
-    return render_fleet(identity, policy.spec, make_plan(new, now=0).policies, InstallationDefaults(runtime_image))
+    return render_fleet(identity, policy.spec, make_plan(new, now=0).policy, InstallationDefaults(runtime_image))
 
 
 def default_runtime_image() -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from prefleet_runtime.contract import RuntimePolicy
+
 from prefleet_operator.api import GROUP, KIND, VERSION, PrefillPolicySpec
-from prefleet_operator.core.runtime_policy import RuntimePolicies
 from prefleet_operator.render.policy_files import render_policy_config_map
 from prefleet_operator.render.workload import render_role
 
@@ -26,7 +27,6 @@ class PolicyObject:
     name: str
     namespace: str
     uid: str | None = None
-    generation: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class InstallationDefaults:
 def render_fleet(
     policy: PolicyObject,
     spec: PrefillPolicySpec,
-    policies: RuntimePolicies,
+    runtime_policy: RuntimePolicy,
     defaults: InstallationDefaults,
 ) -> list[dict[str, Any]]:
-    """The desired objects of one fleet.
+    """The desired objects of one fleet whose prefill (or mixed) pods run `runtime_policy`.
 
     Raises:
         InvalidSpecError: what schema and CEL cannot see is wrong, such as a podTemplate that takes away what
             the operator needs; the message is a sentence for the Accepted condition.
     """
-    objects = [render_policy_config_map(policy.name, policy.namespace, policies)]
+    objects = [render_policy_config_map(policy.name, policy.namespace, runtime_policy)]
     for role in spec.roles():
         objects += render_role(policy.name, policy.namespace, spec, role, defaults.runtime_image)
     return [_owned(policy, rendered) for rendered in objects]

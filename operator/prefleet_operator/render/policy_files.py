@@ -1,20 +1,20 @@
 """The policy ConfigMap: what the runtime in every pod of a fleet reads.
 
-Two files of one generation: `policy.json` for prefill and mixed pods, `decode.json` for decode pods.
+Two files of one generation: `policy.json` for prefill and mixed pods, `decode.json` for decode pods,
+which is always first come first served: their queue holds requests whose prefill is done.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE
+from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE, RuntimePolicy
 
-from prefleet_operator.core.runtime_policy import RuntimePolicies
 from prefleet_operator.render.names import GENERATION_ANNOTATION, fleet_labels, policy_config_map_name
 
 
-def render_policy_config_map(fleet: str, namespace: str, policies: RuntimePolicies) -> dict[str, Any]:
-    """The ConfigMap that carries both documents."""
+def render_policy_config_map(fleet: str, namespace: str, policy: RuntimePolicy) -> dict[str, Any]:
+    """The ConfigMap that carries `policy` and its counterpart for decode pods."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -22,10 +22,10 @@ def render_policy_config_map(fleet: str, namespace: str, policies: RuntimePolici
             "name": policy_config_map_name(fleet),
             "namespace": namespace,
             "labels": fleet_labels(fleet),
-            "annotations": {GENERATION_ANNOTATION: str(policies.prefill.generation)},
+            "annotations": {GENERATION_ANNOTATION: str(policy.generation)},
         },
         "data": {
-            POLICY_FILE: policies.prefill.to_json(),
-            DECODE_POLICY_FILE: policies.decode.to_json(),
+            POLICY_FILE: policy.to_json(),
+            DECODE_POLICY_FILE: RuntimePolicy(generation=policy.generation).to_json(),
         },
     }
