@@ -38,9 +38,7 @@ class RuntimePolicies:
         return RuntimePolicies(self.prefill.model_copy(update=update), self.decode.model_copy(update=update))
 
 
-def to_runtime_policies(
-    decision: TuningDecision, spec: PrefillPolicySpec, generation: int
-) -> RuntimePolicies:
+def to_runtime_policies(decision: TuningDecision, spec: PrefillPolicySpec, generation: int) -> RuntimePolicies:
     """The documents that make the fleet run `decision`."""
     length = _LENGTH_KINDS[spec.scheduling.length]
     return RuntimePolicies(

@@ -52,9 +52,7 @@ class LengthStudy:
     @property
     def band(self) -> Band:
         """The band as status shows it."""
-        return Band(
-            _tokens(self.low.low), _tokens(_finite(self.high.high, self.lengths)), int(self.lengths.total)
-        )
+        return Band(_tokens(self.low.low), _tokens(_finite(self.high.high, self.lengths)), int(self.lengths.total))
 
     @property
     def valley_floor(self) -> int | None:
@@ -153,9 +151,7 @@ def _pinned(
     return ThresholdOutcome(memory, Finding(pinned, Reason.PINNED, told), study)
 
 
-def _unmeasured(
-    lengths: Reading[HistogramSnapshot], spec: PrefillPolicySpec, memory: TunerMemory
-) -> ThresholdOutcome:
+def _unmeasured(lengths: Reading[HistogramSnapshot], spec: PrefillPolicySpec, memory: TunerMemory) -> ThresholdOutcome:
     """Hold what is set; before the first setting that is FCFS."""
     match lengths:
         case Missing(reason=why):
@@ -163,15 +159,11 @@ def _unmeasured(
         case Stale(at_s=at_s):
             reason, told = Reason.METRICS_STALE, f"lengths were last measured at {format_time(at_s)}"
         case Sample(value=value):
-            needed = (
-                f"{value.total:,.0f} requests in {spec.tuning.window}, of {spec.tuning.min_samples:,} needed"
-            )
+            needed = f"{value.total:,.0f} requests in {spec.tuning.window}, of {spec.tuning.min_samples:,} needed"
             reason, told = Reason.LEARNING_LENGTHS, needed
     if memory.threshold is None:
         memory = replace(memory, policy=SchedulingPolicy.FCFS)
-        return ThresholdOutcome(
-            memory, Finding(None, reason, f"{told}; FCFS runs until a threshold is known")
-        )
+        return ThresholdOutcome(memory, Finding(None, reason, f"{told}; FCFS runs until a threshold is known"))
     return ThresholdOutcome(
         memory, Finding(memory.threshold, reason, f"{told}; the threshold {memory.threshold:,} holds")
     )
@@ -187,9 +179,7 @@ def _move(
         told = f"the threshold is set to {goal:,}"
         return replace(memory, threshold=goal, threshold_moved_at_s=int(now)), goal_reason, told
     if study.keeps(present):
-        reason, place = (
-            (Reason.WITHIN_BAND, "in the band") if study.valley is None else (Reason.VALLEY, "on it")
-        )
+        reason, place = (Reason.WITHIN_BAND, "in the band") if study.valley is None else (Reason.VALLEY, "on it")
         return memory, reason, f"the threshold {present:,} lies {place}"
     if cools_down(memory.threshold_moved_at_s, spec, now):
         until = f"may move again at {format_time(_cool_at(memory.threshold_moved_at_s, spec))}"

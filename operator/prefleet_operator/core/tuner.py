@@ -58,9 +58,7 @@ def _untuned(metrics: FleetMetrics, spec: PrefillPolicySpec, reason: Reason, tol
     )
 
 
-def _decide_wait(
-    metrics: FleetMetrics, spec: PrefillPolicySpec, memory: TunerMemory, now: float
-) -> WaitOutcome:
+def _decide_wait(metrics: FleetMetrics, spec: PrefillPolicySpec, memory: TunerMemory, now: float) -> WaitOutcome:
     pinned_s = spec.scheduling.long_max_wait_s
     if spec.tuning.mode is TuningMode.ADVISE:
         policy, _, running_s = _as_pinned(spec)

@@ -72,9 +72,7 @@ def find_valleys(histogram: HistogramSnapshot) -> tuple[Valley, ...]:
 
 def _to_grid(histogram: HistogramSnapshot) -> _Grid:
     """Cells from the lowest filled bucket to the highest, with room for the kernel on both sides."""
-    filled = [
-        (_cell(lower), _cell(upper), count) for lower, upper, count in closed_buckets(histogram) if count > 0
-    ]
+    filled = [(_cell(lower), _cell(upper), count) for lower, upper, count in closed_buckets(histogram) if count > 0]
     first = math.floor(filled[0][0]) - len(KERNEL) // 2
     counts = [0.0] * (math.ceil(filled[-1][1]) + len(KERNEL) // 2 - first)
     for start, end, count in filled:

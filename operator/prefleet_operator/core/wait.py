@@ -71,9 +71,7 @@ def decide_wait(
     slo_s = spec.slo.long_queue_wait_s
     if present == 0 and (worst_s := _wait_beyond(metrics, slo_s)) is not None:
         told = f"a long request waited {_s(worst_s)} or more, above slo.longQueueWait {_s(slo_s)}"
-        return _set(
-            memory, ceiling, now, Reason.LONG_WAIT_BEYOND_SLO, f"{told}; promotion begins at {_s(ceiling)}"
-        )
+        return _set(memory, ceiling, now, Reason.LONG_WAIT_BEYOND_SLO, f"{told}; promotion begins at {_s(ceiling)}")
     estimate = _normal_wait(metrics, spec, running_s)
     if isinstance(estimate, Finding):
         return _hold(memory, estimate.reason, estimate.message)
@@ -117,14 +115,10 @@ def _find_goal(estimate: WaitEstimate, spec: PrefillPolicySpec) -> _Goal:
     least = "" if estimate.tail_known else " at least, its tail is unknown"
     normal = f"{spec.tuning.wait_quantile} of {estimate.samples:,} long waits is {_s(estimate.wait_s)}{least}"
     if floor > ceiling:
-        told = (
-            f"{normal}, and 1.5 times that exceeds {_s(ceiling)}, 0.9 of slo.longQueueWait: capacity is short"
-        )
+        told = f"{normal}, and 1.5 times that exceeds {_s(ceiling)}, 0.9 of slo.longQueueWait: capacity is short"
         return _Goal(ceiling, told, capacity_limited=True)
     limit_s = round(floor + spec.tuning.bias * (ceiling - floor), 3)
-    return _Goal(
-        limit_s, f"{normal}, so the limit may lie in {_s(floor)} to {_s(ceiling)}", capacity_limited=False
-    )
+    return _Goal(limit_s, f"{normal}, so the limit may lie in {_s(floor)} to {_s(ceiling)}", capacity_limited=False)
 
 
 def _normal_wait(metrics: FleetMetrics, spec: PrefillPolicySpec, running_s: float) -> WaitEstimate | Finding:
@@ -133,9 +127,7 @@ def _normal_wait(metrics: FleetMetrics, spec: PrefillPolicySpec, running_s: floa
         case Missing(reason=why):
             return Finding(None, Reason.METRICS_MISSING, f"long waits are not measured: {why}")
         case Stale(at_s=at_s):
-            return Finding(
-                None, Reason.METRICS_STALE, f"long waits were last measured at {format_time(at_s)}"
-            )
+            return Finding(None, Reason.METRICS_STALE, f"long waits were last measured at {format_time(at_s)}")
         case Sample(value=waits):
             return _estimate(waits, _oldest(metrics.oldest_long_wait_s), spec, running_s)
 
@@ -145,9 +137,7 @@ def _estimate(
 ) -> WaitEstimate | Finding:
     share = spec.scheduling.aged_share
     if running_s > 0 and share > MAX_SHARE:
-        told = (
-            f"W_normal is unknown: with agedShare {share:g} above {MAX_SHARE:g} promotion shortens long waits"
-        )
+        told = f"W_normal is unknown: with agedShare {share:g} above {MAX_SHARE:g} promotion shortens long waits"
         return Finding(None, Reason.LEARNING_WAITS, told)
     q = _QUANTILES[spec.tuning.wait_quantile]
     estimate = estimate_wait(waits, q, oldest_s)
