@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ..contract import LengthKind, RuntimePolicy
 from .base import Lane, RequestFacts, T
-from .fifo import Entry
+from .fifo import Entry, Fifo
 from .store import StoredQueue
 
 
@@ -34,11 +34,11 @@ class FirstComeFirstServed(StoredQueue[T]):
         self._immediate = self._lanes[Lane.IMMEDIATE]
         self._all = self._lanes[Lane.ALL]
 
-    def _classify(self, facts: RequestFacts) -> tuple[Lane, int]:
-        return Lane.IMMEDIATE if is_immediate(facts) else Lane.ALL, measure(facts, self._length)
+    def _classify(self, facts: RequestFacts) -> tuple[Fifo[T], int]:
+        return self._immediate if is_immediate(facts) else self._all, measure(facts, self._length)
 
     def _choose(self) -> Entry[T] | None:
-        return self._immediate.first() or self._all.first()
+        return self._immediate.first or self._all.first
 
     def _ordered(self) -> Iterator[Entry[T]]:
         yield from self._immediate

@@ -28,15 +28,17 @@ _SLACK = 16
 class Entry(Generic[T]):
     """One request in a queue: its frozen key and where it is in its life.
 
-    `seq` is its arrival number, `turn` the number of its last pop. `ready`: it waits for nothing but its turn;
-    the queue counts it as waiting until it is committed, also while it is out.
+    `seq` is its arrival number, `home` its lane, `length` what the policy compares (tokens), `cost` its uncached
+    tokens, `turn` the number of its last pop. `ready`: it waits for nothing but its turn. `aged` (when it was
+    popped) and `held` (back, by the share) are for policies that promote.
     """
 
     item: T
     facts: RequestFacts
     seq: int
-    lane: Lane
+    home: Fifo[T]
     length: int
+    cost: int
     deferred: bool
     ready: bool = False
     out: bool = False
@@ -47,14 +49,17 @@ class Entry(Generic[T]):
 
 
 class Fifo(Generic[T]):
-    """The requests of one lane that wait, in arrival order; `tokens` sums their lengths, hidden ones included.
+    """The requests of one lane that wait, in arrival order.
 
-    `ready` belongs to the queue: requests of this lane that wait for nothing but their turn.
+    `first` is the first that is not hidden; `tokens` sums the lengths, hidden ones included. `ready` belongs to
+    the queue: requests of this lane that wait for nothing but their turn.
     """
 
-    __slots__ = ("_early", "_heap", "_hidden", "_last", "_tail", "ready", "tokens")
+    __slots__ = ("_early", "_heap", "_hidden", "_last", "_tail", "first", "lane", "ready", "tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.first: Entry[T] | None = None
         self._tail: OrderedDict[int, Entry[T]] = OrderedDict()
         self._last = 0
         self._early: dict[int, Entry[T]] = {}
@@ -74,29 +79,21 @@ class Fifo(Generic[T]):
         if self._tail.pop(entry.seq, None) is None and self._hidden.pop(entry.seq, None) is None:
             del self._early[entry.seq]
             self._shrink()
-
-    def first(self) -> Entry[T] | None:
-        """The first that is not hidden."""
-        if self._early:
-            return self._first_of_both()
-        for entry in self._tail.values():
-            return entry
-        return None
+        if entry is self.first:
+            self.first = self._find_first()
 
     def some(self, limit: int) -> list[Entry[T]]:
         """The first, and some of those that follow it, `limit` at most. O(limit)."""
-        first = self.first()
-        if first is None:
+        if self.first is None:
             return []
-        rest = (entry for entry in islice(self._tail.values(), limit) if entry is not first)
-        return [first, *islice(rest, limit - 1)]
+        rest = (entry for entry in islice(self._tail.values(), limit) if entry is not self.first)
+        return [self.first, *islice(rest, limit - 1)]
 
     def oldest(self) -> Entry[T] | None:
         """The first, hidden ones included. O(hidden)."""
-        heads = [*self._hidden.values()]
-        if (first := self.first()) is not None:
-            heads.append(first)
-        return min(heads, key=attrgetter("seq"), default=None)
+        if not self._hidden:
+            return self.first
+        return min((*self._hidden.values(), *filter(None, [self.first])), key=attrgetter("seq"))
 
     def hide(self, entry: Entry[T]) -> None:
         """Let a stored entry step aside."""
@@ -129,14 +126,17 @@ class Fifo(Generic[T]):
         else:
             self._early[entry.seq] = entry
             heappush(self._heap, entry.seq)
+        if self.first is None or entry.seq < self.first.seq:
+            self.first = entry
 
-    def _first_of_both(self) -> Entry[T]:
+    def _find_first(self) -> Entry[T] | None:
+        tail = next(iter(self._tail.values()), None)
+        if not self._early:
+            return tail
         while self._heap[0] not in self._early:
             heappop(self._heap)
         early = self._early[self._heap[0]]
-        for entry in self._tail.values():
-            return entry if entry.seq < early.seq else early
-        return early
+        return early if tail is None or early.seq < tail.seq else tail
 
     def _shrink(self) -> None:
         if len(self._heap) > 2 * len(self._early) + _SLACK:
@@ -149,6 +149,7 @@ class Fifo(Generic[T]):
         assert not seqs or self._last >= seqs[-1], "the tail ends behind its last number"
         assert self._early.keys() <= set(self._heap), "what came back is not in the heap"
         assert len(self._heap) <= 2 * len(self._early) + _SLACK + 1, "the heap keeps too many forgotten numbers"
+        assert self.first is next(iter(self), None), "the first is not the first"
         parts = (self._tail, self._early, self._hidden)
         assert len(set().union(*parts)) == len(self), "a request is in two parts of a lane"
         assert self.tokens == sum(entry.length for part in parts for entry in part.values()), "tokens do not add up"

@@ -39,7 +39,8 @@ class AgedShare:
 
     def after_short(self, debt: float, tokens: int) -> float:
         """The debt that a short dispatch makes of `debt`."""
-        return max(0.0, debt - self._share * tokens)
+        paid = self._share * tokens
+        return debt - paid if debt > paid else 0.0
 
     def promoted(self, tokens: int, held: bool) -> bool:
         """An aged-long went while a short waits; `held`: it had been held back. True if an episode begins."""

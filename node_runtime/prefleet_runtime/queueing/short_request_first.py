@@ -24,7 +24,7 @@ from dataclasses import replace
 from ..contract import LengthKind, RuntimePolicy
 from .base import Lane, RequestFacts, T
 from .fcfs import is_immediate, measure
-from .fifo import Entry
+from .fifo import Entry, Fifo
 from .share import AgedShare
 from .store import StoredQueue
 
@@ -55,23 +55,22 @@ class ShortRequestFirst(StoredQueue[T]):
 
     def refresh(self, request_id: str, cached_tokens: int) -> bool:
         entry = self._table.get(request_id)
-        if entry is None or entry.out or entry.lane is not Lane.LONG:
+        if entry is None or entry.out or entry.home is not self._long:
             return False
         facts = replace(entry.facts, cached_tokens=max(cached_tokens, entry.facts.cached_tokens))
-        lane, length = self._classify(facts)
-        if lane is not Lane.SHORT:
+        if self._classify(facts)[0] is not self._short:
             return False
         self._discard(entry)
         self._set_ready(entry, False)
-        entry.facts, entry.lane, entry.length = facts, lane, length
+        self._rekey(entry, facts)
         self._admit(entry)
         return True
 
-    def _classify(self, facts: RequestFacts) -> tuple[Lane, int]:
+    def _classify(self, facts: RequestFacts) -> tuple[Fifo[T], int]:
         length = measure(facts, self._length)
         if is_immediate(facts):
-            return Lane.IMMEDIATE, length
-        return Lane.SHORT if length <= self._threshold else Lane.LONG, length
+            return self._immediate, length
+        return self._short if length <= self._threshold else self._long, length
 
     def _fix_order(self) -> None:
         self._contended = self._short.ready > 0
@@ -80,10 +79,10 @@ class ShortRequestFirst(StoredQueue[T]):
             self._hold_back()
 
     def _choose(self) -> Entry[T] | None:
-        immediate = self._immediate.first()
+        immediate = self._immediate.first
         if immediate is not None:
             return immediate
-        short, long = self._short.first(), self._long.first()
+        short, long = self._short.first, self._long.first
         if short is None or long is None:
             return short or long
         return long if self._long_leads(short, long, self._projected) else short
@@ -104,11 +103,12 @@ class ShortRequestFirst(StoredQueue[T]):
         yield from (entry for entry in (short, *shorts, long, *longs) if entry is not None)
 
     def _leaves(self, entry: Entry[T]) -> None:
-        entry.aged = entry.lane is Lane.LONG and self._is_aged(entry)
-        self._projected = self._project(entry, self._projected)
+        entry.aged = entry.home is self._long and self._is_aged(entry)
+        if self._contended:
+            self._projected = self._project(entry, self._projected)
 
     def _charge(self, entry: Entry[T], tokens: int) -> bool:
-        if entry.lane is Lane.SHORT:
+        if entry.home is self._short:
             self._share.short_dispatched(tokens)
             return False
         if not entry.aged or not self._short.ready:
@@ -116,9 +116,8 @@ class ShortRequestFirst(StoredQueue[T]):
         self.counters.degradations += self._share.promoted(tokens, entry.held)
         return True
 
-    def _set_ready(self, entry: Entry[T], ready: bool) -> None:
-        super()._set_ready(entry, ready)
-        if not self._short.ready:
+    def _rested(self, home: Fifo[T]) -> None:
+        if home is self._short:
             self._share.no_short_waits()
 
     def _is_aged(self, entry: Entry[T]) -> bool:
@@ -132,17 +131,17 @@ class ShortRequestFirst(StoredQueue[T]):
 
     def _project(self, entry: Entry[T], debt: float) -> float:
         """The projected debt once `entry` has gone; one that had its turn in this step is counted already."""
-        if not self._contended or entry.turn > self._step_turn:
+        if entry.turn > self._step_turn:
             return debt
-        if entry.lane is Lane.SHORT:
-            return self._share.after_short(debt, entry.facts.uncached_tokens)
-        if entry.lane is Lane.LONG and self._is_aged(entry):
-            return self._share.after_aged(debt, entry.facts.uncached_tokens)
+        if entry.home is self._short:
+            return self._share.after_short(debt, entry.cost)
+        if entry.home is self._long and self._is_aged(entry):
+            return self._share.after_aged(debt, entry.cost)
         return debt
 
     def _hold_back(self) -> None:
         """Note, once for each, that the first aged-long has to wait for its share."""
-        long = self._long.first()
+        long = self._long.first
         if long is not None and not long.held and self._contended and self._is_aged(long):
             long.held = True
             self.counters.degradations += self._share.held()

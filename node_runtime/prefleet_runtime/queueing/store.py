@@ -30,7 +30,7 @@ class StoredQueue(PolicyQueue[T]):
     def __init__(self) -> None:
         self.counters = Counters()
         self._table: dict[str, Entry[T]] = {}
-        self._lanes: dict[Lane, Fifo[T]] = {lane: Fifo() for lane in self.LANES}
+        self._lanes: dict[Lane, Fifo[T]] = {lane: Fifo(lane) for lane in self.LANES}
         self._next: Entry[T] | None = None
         self._popped: list[Entry[T]] = []
         self._hiding = False
@@ -43,7 +43,7 @@ class StoredQueue(PolicyQueue[T]):
     # What a policy answers.
 
     @abstractmethod
-    def _classify(self, facts: RequestFacts) -> tuple[Lane, int]:
+    def _classify(self, facts: RequestFacts) -> tuple[Fifo[T], int]:
         """The lane and the length of a request, from its facts alone."""
 
     @abstractmethod
@@ -64,25 +64,27 @@ class StoredQueue(PolicyQueue[T]):
         """A request is committed; True if that was a promotion."""
         return False
 
+    def _rested(self, home: Fifo[T]) -> None:
+        """No request of that lane is ready any more."""
+
     # The life of a request.
 
     def add(self, item: T, facts: RequestFacts) -> None:
         if facts.request_id in self._table:
             raise ValueError(f"request {facts.request_id} is in the queue already: remove it before adding it again")
         self._last_seq += 1
-        self._admit(Entry(item, facts, self._last_seq, *self._classify(facts), facts.deferred))
+        self._admit(self._make(item, facts, self._last_seq))
 
     def prepend(self, item: T, facts: RequestFacts) -> None:
         entry = self._table.get(facts.request_id)
         if entry is None:
             self._front_seq -= 1
-            entry = Entry(item, facts, self._front_seq, *self._classify(facts), facts.deferred)
+            entry = self._make(item, facts, self._front_seq)
         elif not entry.out:
             raise ValueError(f"request {facts.request_id} waits already: only what was popped can be put back")
         elif facts.started:
             self._set_ready(entry, False)
-            entry.facts = facts
-            entry.lane, entry.length = self._classify(facts)
+            self._rekey(entry, facts)
         entry.item, entry.deferred, entry.out = item, facts.deferred, False
         self.counters.requeues += 1
         self._admit(entry)
@@ -118,10 +120,10 @@ class StoredQueue(PolicyQueue[T]):
             return None
         promoted = self._charge(entry, tokens)
         self._forget(entry)
-        self.counters.dispatches[entry.lane] += 1
+        self.counters.dispatches[entry.home.lane] += 1
         self.counters.promotions += promoted
         wait_s = max(0.0, now - entry.facts.arrival_s)
-        return Dispatch(request_id, entry.lane, wait_s, entry.length, promoted)
+        return Dispatch(request_id, entry.home.lane, wait_s, entry.length, promoted)
 
     def remove(self, request_id: str) -> T | None:
         entry = self._table.get(request_id)
@@ -139,7 +141,7 @@ class StoredQueue(PolicyQueue[T]):
             return False
         entry.bypasses += 1
         self.counters.bypasses += 1
-        self._lanes[entry.lane].hide(entry)
+        entry.home.hide(entry)
         self._hiding = True
         self._next = None
         return True
@@ -192,6 +194,13 @@ class StoredQueue(PolicyQueue[T]):
                 raise IndexError("no request can be scheduled in this step")
         return entry
 
+    def _make(self, item: T, facts: RequestFacts, seq: int) -> Entry[T]:
+        return Entry(item, facts, seq, *self._classify(facts), facts.uncached_tokens, facts.deferred)
+
+    def _rekey(self, entry: Entry[T], facts: RequestFacts) -> None:
+        entry.facts, entry.cost = facts, facts.uncached_tokens
+        entry.home, entry.length = self._classify(facts)
+
     def _admit(self, entry: Entry[T]) -> None:
         self._table[entry.facts.request_id] = entry
         self._insert(entry)
@@ -199,10 +208,10 @@ class StoredQueue(PolicyQueue[T]):
         self._next = None
 
     def _insert(self, entry: Entry[T]) -> None:
-        self._lanes[entry.lane].push(entry)
+        entry.home.push(entry)
 
     def _discard(self, entry: Entry[T]) -> None:
-        self._lanes[entry.lane].drop(entry)
+        entry.home.drop(entry)
 
     def _forget(self, entry: Entry[T]) -> None:
         del self._table[entry.facts.request_id]
@@ -210,8 +219,11 @@ class StoredQueue(PolicyQueue[T]):
         self._set_ready(entry, False)
 
     def _set_ready(self, entry: Entry[T], ready: bool) -> None:
-        self._lanes[entry.lane].ready += ready - entry.ready
-        entry.ready = ready
+        if ready is not entry.ready:
+            entry.ready = ready
+            entry.home.ready += 1 if ready else -1
+            if not entry.home.ready:
+                self._rested(entry.home)
 
     def _park(self) -> None:
         """Requests still out when the next step begins are held by the engine."""
@@ -233,24 +245,24 @@ class StoredQueue(PolicyQueue[T]):
         self.counters, old.counters = old.counters, Counters()
         self._last_seq, self._front_seq = old._last_seq, old._front_seq
         for entry in sorted(old._table.values(), key=attrgetter("seq")):
-            entry.lane, entry.length = self._classify(entry.facts)
+            self._rekey(entry, entry.facts)
             entry.ready, entry.turn, entry.held = False, 0, False
             if entry.out:
                 self._table[entry.facts.request_id] = entry
             else:
                 self._admit(entry)
-        old._table, old._lanes, old._popped, old._next = {}, {lane: Fifo() for lane in old.LANES}, [], None
+        old._table, old._lanes, old._popped, old._next = {}, {lane: Fifo(lane) for lane in old.LANES}, [], None
 
     def _check(self) -> None:
         stored = [entry for fifo in self._lanes.values() for entry in (*fifo, *fifo.hidden())]
         waiting = [entry for entry in self._table.values() if not entry.out]
         assert {id(entry) for entry in stored} == {id(entry) for entry in waiting}, "table and lanes disagree"
         assert len(stored) == len(waiting) == len(self), "a request is stored twice"
-        for lane, fifo in self._lanes.items():
+        for fifo in self._lanes.values():
             fifo._check()
-            members = [entry for entry in self._table.values() if entry.lane is lane]
+            members = [entry for entry in self._table.values() if entry.home is fifo]
             assert fifo.ready == sum(entry.ready for entry in members), "ready requests are counted wrongly"
-            assert all(entry.lane is lane for entry in fifo), "a request is in the wrong lane"
+            assert all(entry.home is fifo for entry in fifo), "a request is in the wrong lane"
         assert not any(entry.ready and entry.deferred for entry in self._table.values()), "deferred, yet ready"
         assert len({id(entry) for entry in self._ordered()}) == len(self) - sum(
             len(fifo.hidden()) for fifo in self._lanes.values()
