@@ -20,7 +20,7 @@ def is_alive(pid: int) -> bool:
     """A zombie that nobody reaps has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
