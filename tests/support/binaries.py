@@ -330,6 +330,9 @@ def main(names: Sequence[str]) -> int:
     except ToolMissing as reason:
         print(reason, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nstopped; what is compiled is kept, the next start goes on from there", file=sys.stderr)
+        return 130
     for name, path in found.items():
         print(f"{name:24} {path}")
     return 0
