@@ -119,7 +119,8 @@ class StoredQueue(PolicyQueue[T]):
         if entry is None or not entry.out:
             return None
         promoted = self._charge(entry, tokens)
-        self._forget(entry)
+        self._release(entry)
+        entry.out = False
         self.counters.dispatches[entry.home.lane] += 1
         self.counters.promotions += promoted
         wait_s = max(0.0, now - entry.facts.arrival_s)
@@ -129,10 +130,8 @@ class StoredQueue(PolicyQueue[T]):
         entry = self._table.get(request_id)
         if entry is None:
             return None
-        if not entry.out:
-            self._discard(entry)
-            self._next = None
-        self._forget(entry)
+        self._release(entry)
+        entry.out = False
         return entry.item
 
     def bypass_head(self) -> bool:
@@ -213,11 +212,6 @@ class StoredQueue(PolicyQueue[T]):
     def _discard(self, entry: Entry[T]) -> None:
         entry.home.drop(entry)
 
-    def _forget(self, entry: Entry[T]) -> None:
-        del self._table[entry.facts.request_id]
-        entry.out = False
-        self._set_ready(entry, False)
-
     def _set_ready(self, entry: Entry[T], ready: bool) -> None:
         if ready is not entry.ready:
             entry.ready = ready
@@ -241,17 +235,23 @@ class StoredQueue(PolicyQueue[T]):
         """Move everything out of `old`, in arrival order; this queue must be new."""
         if self._table:
             raise ValueError("requests can be transferred to an empty queue only: make a new one")
-        old._unhide()
         self.counters, old.counters = old.counters, Counters()
         self._last_seq, self._front_seq = old._last_seq, old._front_seq
         for entry in sorted(old._table.values(), key=attrgetter("seq")):
+            old._release(entry)
             self._rekey(entry, entry.facts)
-            entry.ready, entry.turn, entry.held = False, 0, False
+            entry.turn, entry.held = 0, False
             if entry.out:
                 self._table[entry.facts.request_id] = entry
             else:
                 self._admit(entry)
-        old._table, old._lanes, old._popped, old._next = {}, {lane: Fifo(lane) for lane in old.LANES}, [], None
+
+    def _release(self, entry: Entry[T]) -> None:
+        if not entry.out:
+            self._discard(entry)
+        self._set_ready(entry, False)
+        self._next = None
+        del self._table[entry.facts.request_id]
 
     def _check(self) -> None:
         stored = [entry for fifo in self._lanes.values() for entry in (*fifo, *fifo.hidden())]
