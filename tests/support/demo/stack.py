@@ -56,7 +56,7 @@ def running_stack(
             folder / "node",
             accelerators={"nvidia.com/gpu": 4},
             images=images,
-            default_image_folder=Path(sys.prefix),
+            default_image=Path(sys.prefix),
         )
         stack.callback(agent.stop)
         show.line("starting Prometheus", keep=True)

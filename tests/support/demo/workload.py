@@ -52,15 +52,16 @@ def bursty_mix(
     `service_s`: seconds of one pod's prefill time for a prompt of that many tokens; `load` is the share of
     `pods` pods' prefill time that the mix needs on average.
     """
-    lengths = _mix_lengths(random.Random(seed))
-    sample = list(itertools.islice(_mix_lengths(random.Random(seed + 1)), 4_000))
+    lengths = mix_lengths(random.Random(seed))
+    sample = list(itertools.islice(mix_lengths(random.Random(seed + 1)), 4_000))
     mean_service_s = sum(map(service_s, sample)) / len(sample)
     rate = load * pods / mean_service_s
     arrivals = _burst_arrivals(random.Random(seed + 2), rate, duration_s)
     return [Request(at_s, length, OUTPUT_TOKENS) for at_s, length in zip(arrivals, lengths, strict=False)]
 
 
-def _mix_lengths(rng: random.Random) -> Iterator[int]:
+def mix_lengths(rng: random.Random) -> Iterator[int]:
+    """Prompt lengths of the mix in tokens, without end."""
     while True:
         centre, bounds = (LONG_TOKENS, LONG_BOUNDS) if rng.random() < LONG_SHARE else (SHORT_TOKENS, SHORT_BOUNDS)
         length = round(rng.lognormvariate(math.log(centre), 0.5))
