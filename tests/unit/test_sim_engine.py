@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
-from prefleet_runtime.queueing import make_queue
+from prefleet_runtime.queueing import PolicyQueue, make_queue
 from prefleet_runtime.sim.cost_model import DEFAULT_PROFILE, EngineProfile, StepCost
 from prefleet_runtime.sim.engine import Engine, PlainQueue
 from prefleet_runtime.sim.state import Limits, RequestState, SimRequest
@@ -30,7 +31,7 @@ class World:
     tokens: dict[str, int] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
 
-    def submit(self, name: str, prompt: int, output: int = 1, **more: bool) -> SimRequest:
+    def submit(self, name: str, prompt: int, output: int = 1, **more: Any) -> SimRequest:
         request = SimRequest(name, prompt, output, self.now, **more)
         self.engine.submit(request)
         return request
@@ -63,10 +64,10 @@ class World:
         raise AssertionError("the engine does not come to rest")
 
 
-def world(policy: RuntimePolicy = FCFS, profile: EngineProfile = SIMPLE, **limits: float) -> World:
-    sizes = {"max_num_batched_tokens": 100, "max_num_seqs": 8, "kv_cache_tokens": 160_000} | limits
-    queue = make_queue(policy)
-    return World(Engine(profile, Limits(**sizes), PlainQueue(queue)))  # type: ignore[arg-type]
+def world(policy: RuntimePolicy = FCFS, profile: EngineProfile = SIMPLE, **limits: Any) -> World:
+    sizes: dict[str, Any] = {"max_num_batched_tokens": 100, "max_num_seqs": 8, "kv_cache_tokens": 160_000} | limits
+    queue: PolicyQueue[SimRequest] = make_queue(policy)
+    return World(Engine(profile, Limits(**sizes), PlainQueue(queue)))
 
 
 def assert_empty(engine: Engine) -> None:
@@ -270,7 +271,7 @@ def test_an_abort_while_kv_is_on_its_way_leaves_nothing_behind() -> None:
         pytest.param({"kv_cache_tokens": 15}, "kv_cache_tokens is 15", id="less cache than a block"),
     ],
 )
-def test_impossible_limits_are_refused(limits: dict[str, int], sentence: str) -> None:
+def test_impossible_limits_are_refused(limits: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         world(**limits)
 

@@ -11,6 +11,7 @@ it skip prefill: it takes room for the KV, waits as long as the transfer takes, 
 its blocks. That message is a POST to /prefleet/kv_release on the prefill's own port (vLLM uses a NIXL
 notification on a side channel). Blocks that nobody fetches are freed when their lease ends. Left out: the
 heartbeats with which vLLM renews the lease while the decode queues; a fetch after the lease still succeeds.
+As in vLLM, whoever may call a decode pod chooses the address that it then calls: keep it behind the router.
 
 SIGTERM: completions are refused with 503, what runs or is kept for another pod ends, then the process exits
 with 0; a second signal ends it at once. Left out: chat completions, authentication, TLS.
