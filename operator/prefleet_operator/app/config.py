@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from prefleet_operator.api import DURATION_PATTERN, Model, parse_duration
+from prefleet_operator.api import Model, parse_duration
 
 POD_SCRAPE = "PodScrape"
 """The metrics source that needs no configuration, and whose name is therefore taken."""
@@ -39,7 +39,7 @@ class OperatorConfig(Model):
     """All that the operator is told. `namespaces`: empty means every namespace."""
 
     runtime_image: Annotated[str, Field(min_length=1)]
-    loop_interval: Annotated[str, Field(pattern=DURATION_PATTERN)] = "5s"
+    loop_interval: str = "5s"
     namespaces: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
     metrics_sources: Annotated[tuple[MetricsSource, ...], Field(max_length=100)] = ()
 

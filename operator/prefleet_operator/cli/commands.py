@@ -4,6 +4,7 @@ import typer
 
 from prefleet_operator.cli.crd import crd
 from prefleet_operator.cli.render import render
+from prefleet_operator.cli.run import run
 
 app = typer.Typer(
     name="prefleet",
@@ -12,5 +13,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(run)
 app.command()(render)
 app.command()(crd)

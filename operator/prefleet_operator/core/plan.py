@@ -112,7 +112,7 @@ def make_plan(situation: Situation, now: float) -> Plan:
         policy=policy,
         annotate=_pods_behind(situation, policy.generation),
         status=status,
-        events=tuple(_events(situation.status, status)),
+        events=_move_events(situation.status, status) + condition_events(situation.status, status),
         decision=decision,
     )
 
@@ -263,15 +263,22 @@ def describe_setting(effective: EffectiveStatus) -> str:
     return f"{effective.policy.value} with threshold {effective.threshold} and longMaxWait {effective.long_max_wait}"
 
 
-def _events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> list[Event]:
+def _move_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> tuple[Event, ...]:
     moves = [move for move in after.history if move not in before.history]
-    events = [Event(Reason(move.reason), move.message) for move in moves]
-    for condition in after.conditions:
-        if _changed(find_condition(before.conditions, condition.type), condition):
-            warning = condition.status is ConditionStatus.FALSE and condition.type in _ALARMS
-            message = f"{condition.type.value} is {condition.status.value}: {condition.message}"
-            events.append(Event(Reason(condition.reason), message, warning))
-    return events
+    return tuple(Event(Reason(move.reason), move.message) for move in moves)
+
+
+def condition_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> tuple[Event, ...]:
+    """One event for each condition whose status has become True or False."""
+    return tuple(
+        Event(
+            reason=Reason(condition.reason),
+            message=f"{condition.type.value} is {condition.status.value}: {condition.message}",
+            warning=condition.status is ConditionStatus.FALSE and condition.type in _ALARMS,
+        )
+        for condition in after.conditions
+        if _changed(find_condition(before.conditions, condition.type), condition)
+    )
 
 
 _ALARMS = (ConditionType.ACCEPTED, ConditionType.POLICY_ACTIVE, ConditionType.METRICS_AVAILABLE)

@@ -92,7 +92,7 @@ def judge_ready(facts: Facts) -> Verdict:
         role, why = stuck[0]
         message = (
             f"The rollout of {role.value} makes no progress ({why.rstrip('.')}); "
-            f"{ready[role]} of {wanted[role]} pods serve: look at the events and logs of the {role.value} pods that are not ready."
+            f"{ready[role]} of {wanted[role]} pods serve: look at the events and logs of those that are not ready."
         )
         return Verdict(ConditionType.READY, FALSE, Reason.ROLLOUT_STUCK, message)
     if missing:

@@ -1,0 +1,111 @@
+"""Events about policies, without floods.
+
+An Event says what happened, once; if the same happens again (same policy, reason and words, whatever the
+numbers), the Event's series counts it, at most once a minute. Names are deterministic, so that a restarted
+operator, or another one, counts on in the same Event. An Event that cannot be written is logged and given up:
+conditions, not Events, are the record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from prefleet_operator.adapters.kube import EVENTS, ConflictError, Kube, KubeError, NotFoundError, Object
+from prefleet_operator.api import GROUP, KIND, VERSION
+from prefleet_operator.core.plan import Event
+
+logger = logging.getLogger(__name__)
+
+CONTROLLER = f"{GROUP}/operator"
+REPEAT_INTERVAL_S = 60.0
+MAX_NOTE = 1000
+MAX_REMEMBERED = 10_000
+
+
+@dataclass(slots=True)
+class _Seen:
+    count: int
+    written_at_s: float
+
+
+class Recorder:
+    """Writes Events. `now` gives Unix seconds; `instance` names this process."""
+
+    def __init__(self, kube: Kube, instance: str, now: Callable[[], float]) -> None:
+        self._kube = kube
+        self._instance = instance
+        self._now = now
+        self._seen: dict[tuple[str, str], _Seen] = {}
+
+    async def record(self, namespace: str, policy: str, uid: str, event: Event) -> None:
+        """Say that something happened to a policy."""
+        name = event_name(policy, uid, event)
+        seen = self._seen.get((namespace, name))
+        now = self._now()
+        if seen is not None:
+            seen.count += 1
+            if now - seen.written_at_s < REPEAT_INTERVAL_S:
+                return
+        try:
+            await self._write(namespace, name, self._body(namespace, name, policy, uid, event, now), seen, now)
+        except KubeError as error:
+            logger.warning("an event about %s/%s could not be written: %s", namespace, policy, error)
+
+    async def _write(self, namespace: str, name: str, body: Object, seen: _Seen | None, now: float) -> None:
+        if seen is None:
+            try:
+                await self._kube.create(EVENTS, namespace, body)
+                self._remember(namespace, name, 1, now)
+                return
+            except ConflictError:
+                seen = self._remember(namespace, name, 2, now)
+        series = {"count": seen.count, "lastObservedTime": _micro_time(now)}
+        try:
+            await self._kube.merge_patch(EVENTS, namespace, name, {"series": series})
+            seen.written_at_s = now
+        except NotFoundError:
+            del self._seen[(namespace, name)]
+            await self._kube.create(EVENTS, namespace, body)
+            self._remember(namespace, name, 1, now)
+
+    def _remember(self, namespace: str, name: str, count: int, now: float) -> _Seen:
+        if len(self._seen) >= MAX_REMEMBERED:
+            self._seen.clear()
+        return self._seen.setdefault((namespace, name), _Seen(count, now))
+
+    def _body(self, namespace: str, name: str, policy: str, uid: str, event: Event, now: float) -> Object:
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "eventTime": _micro_time(now),
+            "reportingController": CONTROLLER,
+            "reportingInstance": self._instance,
+            "action": "Reconcile",
+            "type": "Warning" if event.warning else "Normal",
+            "reason": event.reason.value,
+            "note": event.message[:MAX_NOTE],
+            "regarding": {
+                "apiVersion": f"{GROUP}/{VERSION}",
+                "kind": KIND,
+                "namespace": namespace,
+                "name": policy,
+                "uid": uid,
+            },
+        }
+
+
+def event_name(policy: str, uid: str, event: Event) -> str:
+    """The same name for the same happening: equal but for the numbers in its message."""
+    words = re.sub(r"\d+(\.\d+)?", "#", event.message)
+    digest = hashlib.sha256(f"{uid}/{event.reason}/{event.warning}/{words}".encode()).hexdigest()
+    return f"{policy}.{digest[:16]}"
+
+
+def _micro_time(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,180 @@
+"""Apply: make the API server's objects what was decided, and write nothing when nothing has changed.
+
+An object is applied when it is not there, when what is desired differs from what was last applied, or when
+somebody else has changed a field that is ours (the API server then says that we own fewer fields). The first
+look after a start applies everything once: an apply that changes nothing is no write on the server.
+
+The policy ConfigMap carries the resource version that the decision was made on, so that a generation never
+stands for two contents. Order: the ConfigMap, the other objects, what is pruned, and last the pods' annotations,
+since those make a kubelet read the ConfigMap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prefleet_operator.adapters.kube import (
+    PODS,
+    RESOURCES_BY_KIND,
+    ConflictError,
+    Kube,
+    NotFoundError,
+    Object,
+    RefusedError,
+)
+from prefleet_operator.app.gather import Cluster
+from prefleet_operator.app.records import ChildRecord, PodRecord
+from prefleet_operator.render import GENERATION_ANNOTATION, fleet_labels
+
+PARALLEL_ANNOTATIONS = 16
+PRUNED_KINDS = ("Deployment", "Service")
+
+ObjectKey = tuple[str, str, str]
+"""Kind, namespace and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What has to be written for one fleet."""
+
+    namespace: str
+    fleet: str
+    generation: int
+    applies: tuple[Object, ...] = ()
+    prunes: tuple[tuple[str, ChildRecord], ...] = ()
+    annotate: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.applies or self.prunes or self.annotate)
+
+
+class Applier:
+    """Remembers what was applied; the memory is only ever a reason not to write."""
+
+    def __init__(self, kube: Kube, cluster: Cluster) -> None:
+        self._kube = kube
+        self._cluster = cluster
+        self._applied: dict[ObjectKey, tuple[str, str]] = {}
+
+    def changes(
+        self, namespace: str, fleet: str, objects: Sequence[Object], annotate: tuple[str, ...], generation: int
+    ) -> Changes:
+        """What differs between `objects` and what is there."""
+        wanted = {_key(desired) for desired in objects}
+        children = (
+            (kind, child) for kind in PRUNED_KINDS for child in self._cluster.children[kind].of(namespace, fleet)
+        )
+        return Changes(
+            namespace=namespace,
+            fleet=fleet,
+            generation=generation,
+            applies=tuple(desired for desired in objects if not self._is_applied(desired)),
+            prunes=tuple(
+                (kind, child)
+                for kind, child in children
+                if child.ours and (kind, namespace, child.identity.name) not in wanted
+            ),
+            annotate=annotate,
+        )
+
+    async def carry_out(self, changes: Changes) -> None:
+        """Write. Raises KubeError at the first thing that fails; what was written by then is right and stays."""
+        for desired in changes.applies:
+            await self._apply(desired, changes.fleet)
+        for kind, child in changes.prunes:
+            await self._prune(kind, child)
+        if changes.annotate:
+            await self._annotate(changes)
+
+    def forget(self, namespace: str, fleet: str) -> None:
+        """Drop the memory of a fleet that is gone."""
+        names = f"{fleet}-"
+        for key in [key for key in self._applied if key[1] == namespace and key[2].startswith(names)]:
+            del self._applied[key]
+
+    def _is_applied(self, desired: Object) -> bool:
+        kind, namespace, name = _key(desired)
+        record = self._cluster.children[kind].get(namespace, name)
+        return record is not None and self._applied.get(_key(desired)) == (_digest(desired), record.owned_fields)
+
+    async def _apply(self, desired: Object, fleet: str) -> None:
+        kind, namespace, name = _key(desired)
+        store, resource = self._cluster.children[kind], RESOURCES_BY_KIND[kind]
+        record, body = store.get(namespace, name), desired
+        if record is None:
+            await self._refuse_a_stranger(kind, namespace, name, fleet)
+        elif kind == "ConfigMap":
+            version = {"resourceVersion": str(record.identity.version)}
+            body = desired | {"metadata": desired["metadata"] | version}
+        try:
+            answer = ChildRecord.of(await self._kube.apply(resource, body))
+        except RefusedError as error:
+            raise RefusedError(f"The API server refuses the {kind} {name}: {error}") from error
+        store.put(answer)
+        self._applied[_key(desired)] = (_digest(desired), answer.owned_fields)
+
+    async def _refuse_a_stranger(self, kind: str, namespace: str, name: str, fleet: str) -> None:
+        """An object of that name may be somebody else's, or ours and not yet heard of."""
+        found = await self._kube.find(RESOURCES_BY_KIND[kind], namespace, name)
+        if found is None:
+            return
+        labels = found["metadata"].get("labels") or {}
+        if not fleet_labels(fleet).items() <= labels.items():
+            raise RefusedError(
+                f"The {kind} {name} exists and is not of this policy: delete it or give the policy another name."
+            )
+        self._cluster.children[kind].put(ChildRecord.of(found))
+        raise ConflictError(f"the {kind} {name} is there already: decide again")
+
+    async def _prune(self, kind: str, child: ChildRecord) -> None:
+        identity = child.identity
+        try:
+            await self._kube.delete(RESOURCES_BY_KIND[kind], identity.namespace, identity.name, identity.uid)
+        except NotFoundError:
+            self._cluster.children[kind].remove(identity)
+        self._applied.pop((kind, identity.namespace, identity.name), None)
+
+    async def _annotate(self, changes: Changes) -> None:
+        gate = asyncio.Semaphore(PARALLEL_ANNOTATIONS)
+        patch = {"metadata": {"annotations": {GENERATION_ANNOTATION: str(changes.generation)}}}
+
+        async def annotate(pod: str) -> None:
+            async with gate:
+                try:
+                    answer = await self._kube.merge_patch(PODS, changes.namespace, pod, patch)
+                except NotFoundError:
+                    return
+                self._cluster.pods.put(PodRecord.of(answer))
+
+        results = await asyncio.gather(*map(annotate, changes.annotate), return_exceptions=True)
+        for failure in results:
+            if failure is not None:
+                raise failure
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch (RFC 7386) that turns `old` into `new`; empty if they are equal."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            nested = merge_patch(before, value)
+            if nested:
+                patch[key] = nested
+        elif value != before:
+            patch[key] = value
+    return patch
+
+
+def _key(desired: Object) -> ObjectKey:
+    metadata = desired["metadata"]
+    return desired["kind"], metadata["namespace"], metadata["name"]
+
+
+def _digest(desired: Object) -> str:
+    return hashlib.sha256(json.dumps(desired, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,93 @@
+"""Gather: everything that a decision looks at, from what is already known. Asks nobody, waits for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prefleet_runtime.contract import POLICY_FILE, InvalidPolicyError, RuntimePolicy
+
+from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
+from prefleet_operator.adapters.watch import Store
+from prefleet_operator.api import PrefillPolicySpec
+from prefleet_operator.app.policies import PolicyRecord
+from prefleet_operator.app.records import ChildRecord, PodRecord
+from prefleet_operator.core.observed import Missing, PodView
+from prefleet_operator.core.plan import LivePolicy, Situation
+from prefleet_operator.render import policy_config_map_name
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the watchers keep of the fleets' objects, by kind."""
+
+    pods: Store[PodRecord] = field(default_factory=Store)
+    children: dict[str, Store[ChildRecord]] = field(
+        default_factory=lambda: {kind: Store() for kind in ("ConfigMap", "Deployment", "Service")}
+    )
+
+    def fleet_pods(self, namespace: str, fleet: str) -> tuple[PodRecord, ...]:
+        """The pods of a fleet that the operator made."""
+        return tuple(pod for pod in self.pods.of(namespace, fleet) if pod.role is not None)
+
+
+def gather(
+    policy: PolicyRecord,
+    spec: PrefillPolicySpec,
+    cluster: Cluster,
+    reading: FleetReading,
+    sources: tuple[str, ...],
+) -> Situation:
+    """The situation of one fleet."""
+    pods = cluster.fleet_pods(policy.namespace, policy.name)
+    deployments = cluster.children["Deployment"].of(policy.namespace, policy.name)
+    config_map = cluster.children["ConfigMap"].get(policy.namespace, policy_config_map_name(policy.name))
+    return Situation(
+        spec=spec,
+        generation=policy.generation,
+        status=policy.status,
+        live=None if config_map is None else read_live(config_map),
+        metrics=reading.metrics,
+        pods=tuple(_view(pod, reading) for pod in pods),
+        pod_generations={pod.identity.name: pod.generation for pod in pods},
+        stuck={d.role: d.stuck for d in deployments if d.role is not None and d.stuck is not None},
+        sources=sources,
+    )
+
+
+def read_live(config_map: ChildRecord) -> LivePolicy:
+    """What the policy ConfigMap says; content that no pod would run either is no policy."""
+    try:
+        policy = RuntimePolicy.from_json((config_map.data or {}).get(POLICY_FILE, ""))
+    except InvalidPolicyError:
+        policy = None
+    known = (0 if policy is None else policy.generation, config_map.annotated_generation or 0)
+    return LivePolicy(policy=policy, generation=max(known), ours=config_map.owns_policy)
+
+
+def query(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> FleetQuery:
+    """What a metrics source is asked for one fleet: its ready pods."""
+    pods = cluster.fleet_pods(policy.namespace, policy.name)
+    return FleetQuery(
+        namespace=policy.namespace,
+        name=policy.name,
+        pods=tuple(
+            PodTarget(pod.identity.name, pod.role, pod.ip)
+            for pod in pods
+            if pod.role is not None and pod.ready and not pod.terminating
+        ),
+        window_s=spec.tuning.window_s,
+        length=spec.scheduling.length,
+    )
+
+
+def _view(pod: PodRecord, reading: FleetReading) -> PodView:
+    assert pod.role is not None
+    return PodView(
+        name=pod.identity.name,
+        role=pod.role,
+        ip=pod.ip,
+        ready=pod.ready,
+        terminating=pod.terminating,
+        ready_since_s=pod.ready_since_s,
+        reported_generation=reading.generations.get(pod.identity.name, Missing("it has not been asked yet.")),
+    )

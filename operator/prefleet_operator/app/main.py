@@ -1,0 +1,263 @@
+"""The operator's life: wait for the Lease, lead, stop.
+
+    standby   serves its health and waits for the Lease
+    leading   kopf watches policies, watchers keep pods and children, the fleet loop measures, the queue reconciles;
+              all of it ends the process if any of it ends
+    stopping  (SIGTERM) nothing new is begun, what is being written ends, and only then the Lease is released
+
+A process that loses its Lease ends at once, without tidying up: everything it might tidy could be a write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import kopf
+from prometheus_client import CollectorRegistry
+
+from prefleet_operator.adapters.events import Recorder
+from prefleet_operator.adapters.kube import (
+    PODS,
+    POLICIES,
+    RESOURCES_BY_KIND,
+    WRITE_TIMEOUT_S,
+    Kube,
+    connect,
+    until_answered,
+)
+from prefleet_operator.adapters.metrics_source import MetricsSource
+from prefleet_operator.adapters.serve import serve
+from prefleet_operator.adapters.watch import Watcher, Watchers
+from prefleet_operator.app.apply import Applier
+from prefleet_operator.app.config import OperatorConfig
+from prefleet_operator.app.fleet_loop import FleetLoop
+from prefleet_operator.app.gather import Cluster
+from prefleet_operator.app.handlers import make_registry, make_settings
+from prefleet_operator.app.leader import Election, LeadershipLostError
+from prefleet_operator.app.lease_store import LeaseStore
+from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
+from prefleet_operator.app.readings import Readings
+from prefleet_operator.app.reconcile import Reconciler, reasons_by_condition
+from prefleet_operator.app.records import ChildRecord, PodRecord
+from prefleet_operator.app.sources import make_sources
+from prefleet_operator.app.telemetry import Telemetry
+from prefleet_operator.app.workqueue import Workqueue
+from prefleet_operator.render import FIELD_MANAGER, FLEET_LABEL, InstallationDefaults
+
+logger = logging.getLogger(__name__)
+
+CHILD_SELECTOR = f"{FLEET_LABEL},app.kubernetes.io/managed-by=prefleet"
+STUCK_AFTER_S = 60.0
+DRAIN_S = 2 * WRITE_TIMEOUT_S
+EXIT_LEADERSHIP_LOST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How this process runs, as against what it does. `identity` names it in the Lease and in Events."""
+
+    lease: str
+    lease_namespace: str
+    identity: str
+    host: str
+    port: int
+
+
+class Operator:
+    """One leading operator: its parts, wired."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        config: OperatorConfig,
+        sources: Mapping[str, MetricsSource],
+        telemetry: Telemetry,
+        identity: str,
+    ) -> None:
+        self.config = config
+        self.policies = PolicyIndex()
+        self._cluster = Cluster()
+        readings = Readings()
+        self.queue = Workqueue(
+            Reconciler(
+                kube=kube,
+                policies=self.policies,
+                cluster=self._cluster,
+                readings=readings,
+                applier=Applier(kube, self._cluster),
+                recorder=Recorder(kube, identity, time.time),
+                defaults=InstallationDefaults(runtime_image=config.runtime_image),
+                sources=tuple(sources),
+                now=time.time,
+                count=telemetry.count_reconcile,
+            ).reconcile
+        )
+        self.turned_at = time.monotonic()
+        self._telemetry = telemetry
+        self.loop = FleetLoop(
+            interval_s=config.loop_interval_s,
+            policies=self.policies,
+            cluster=self._cluster,
+            readings=readings,
+            sources=sources,
+            queue=self.queue,
+            now=time.time,
+            clock=time.monotonic,
+            observe=self._observe,
+        )
+        self.watchers = Watchers(self._watchers(kube))
+
+    def on_policy(self, deleted: bool, found: dict[str, Any]) -> None:
+        """kopf has seen a policy."""
+        record = PolicyRecord.of(found)
+        if deleted:
+            self.policies.drop(record.key, record.uid)
+            self.queue.mark(record.key)
+        else:
+            self.queue.mark(record.key, urgent=self.policies.put(record))
+
+    def _observe(self, seconds: float) -> None:
+        self._telemetry.observe_loop(seconds)
+        self.turned_at = time.monotonic()
+
+    def _watchers(self, kube: Kube) -> list[Watcher[Any]]:
+        def changed(namespace: str, fleet: str) -> None:
+            if self.policies.get((namespace, fleet)) is not None:
+                self.queue.mark((namespace, fleet))
+
+        watchers: list[Watcher[Any]] = []
+        for namespace in self.config.namespaces or (None,):
+            pods = Watcher(kube, PODS, namespace, FLEET_LABEL, PodRecord.of, self._cluster.pods, changed)
+            watchers.append(pods)
+            for kind, store in self._cluster.children.items():
+                resource = RESOURCES_BY_KIND[kind]
+                watchers.append(Watcher(kube, resource, namespace, CHILD_SELECTOR, ChildRecord.of, store, changed))
+        return watchers
+
+
+class Process:
+    """One run of `prefleet run`."""
+
+    def __init__(self, config: OperatorConfig, options: Options) -> None:
+        self._config = config
+        self._options = options
+        self._telemetry = Telemetry(CollectorRegistry())
+        self._stopped = asyncio.Event()
+        self._operator: Operator | None = None
+        self._synced = False
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT. Raises KubeError if there is no cluster to connect to."""
+        self._listen_to_signals()
+        options = self._options
+        endpoint = await serve(
+            options.host, options.port, self._telemetry.registry, healthy=self._fault, ready=self._not_ready
+        )
+        kube, lease_kube = await connect(FIELD_MANAGER), await connect(FIELD_MANAGER)
+        store = LeaseStore(lease_kube, options.lease_namespace, options.lease, time.time)
+        election = Election(store, options.identity, time.monotonic)
+        kube.fence = election.check
+        sources = make_sources(self._config)
+        try:
+            if await self._unless_stopped(self._stand_by(kube, election)):
+                self._telemetry.leader.set(1)
+                await self._lead(kube, election, sources)
+                await election.release()
+        finally:
+            for source in sources.values():
+                await source.close()
+            await kube.close()
+            await lease_kube.close()
+            await endpoint.cleanup()
+
+    async def _stand_by(self, kube: Kube, election: Election) -> None:
+        while not await until_answered(lambda: kube.served(POLICIES)):
+            logger.warning("the API server does not serve PrefillPolicy yet: is the CRD installed?")
+            await asyncio.sleep(2)
+        await election.acquire()
+
+    async def _lead(self, kube: Kube, election: Election, sources: Mapping[str, MetricsSource]) -> None:
+        operator = self._operator = Operator(kube, self._config, sources, self._telemetry, self._options.identity)
+        self._telemetry.show_policies(lambda: reasons_by_condition(operator.policies))
+        holding = asyncio.create_task(_hold(election))
+        watching = asyncio.create_task(operator.watchers.run())
+        work = [holding, watching]
+        if await self._unless_stopped(operator.watchers.synced()):
+            self._synced = True
+            work += [asyncio.create_task(part) for part in (operator.queue.run(), operator.loop.run())]
+            work.append(await self._start_kopf(operator))
+            await self._unless_stopped(_first_end(work))
+        await self._stop(operator, work)
+
+    async def _start_kopf(self, operator: Operator) -> asyncio.Task[None]:
+        existing = asyncio.all_tasks()
+        tasks = await kopf.spawn_tasks(
+            registry=make_registry(operator.on_policy),
+            settings=make_settings(),
+            namespaces=list(self._config.namespaces),
+            clusterwide=not self._config.namespaces,
+        )
+        self._listen_to_signals()  # kopf has put its own in place of ours
+        return asyncio.create_task(kopf.run_tasks(tasks, ignored=existing))
+
+    async def _stop(self, operator: Operator, work: list[asyncio.Task[Any]]) -> None:
+        """End what is being written, while the Lease is still renewed; then end everything."""
+        try:
+            await operator.queue.drain(DRAIN_S)
+        except TimeoutError:
+            logger.warning("some writes did not end within %.0f seconds and are cut off", DRAIN_S)
+        for task in reversed(work):
+            task.cancel()
+        await asyncio.wait(work, timeout=DRAIN_S)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Any]) -> bool:
+        """Wait for `work` or for a signal to stop; whether it was the work that ended. Its errors are raised."""
+        task, stop = asyncio.create_task(work), asyncio.create_task(self._stopped.wait())
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not task.done():
+            task.cancel()
+            return False
+        task.result()
+        return True
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopped.set)
+
+    def _fault(self) -> str | None:
+        if self._operator is None or not self._synced:
+            return None
+        silent_s = time.monotonic() - self._operator.turned_at
+        limit_s = STUCK_AFTER_S + self._config.loop_interval_s
+        return f"the fleet loop has not turned for {silent_s:.0f} seconds" if silent_s > limit_s else None
+
+    def _not_ready(self) -> str | None:
+        leading = self._operator is not None
+        return "leads, and is still reading the cluster" if leading and not self._synced else self._fault()
+
+
+async def _first_end(work: list[asyncio.Task[Any]]) -> None:
+    """Wait for any part to end; none should, so its error, or that it ended, is an error."""
+    done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+    raise RuntimeError("a part of the operator ended by itself")
+
+
+async def _hold(election: Election) -> None:
+    """Renew the Lease; end the process when it is lost, whatever else goes on."""
+    try:
+        await election.hold()
+    except LeadershipLostError as error:
+        logger.critical("leadership is lost (%s): the process ends", error)
+        logging.shutdown()
+        os._exit(EXIT_LEADERSHIP_LOST)

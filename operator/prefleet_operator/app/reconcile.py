@@ -1,0 +1,225 @@
+"""Reconcile one fleet: gather -> decide -> apply. Idempotent; every trigger calls it.
+
+    1. decide on what is known, which costs no request; if nothing has to be written, that is all
+    2. before any write, read the policy anew: a policy that is gone is forgotten, not brought back, and one that
+       is newer is decided about again
+    3. apply; then write the status, bound to the version that was read; then say what happened
+
+The status is written after the objects, so a status never promises what was not applied. A fault ends the turn
+with Accepted saying so (where the API server still answers), and the queue tries again after a pause.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from prefleet_operator.adapters.events import Recorder
+from prefleet_operator.adapters.kube import (
+    POLICIES,
+    ConflictError,
+    Kube,
+    KubeError,
+    NotFoundError,
+    Object,
+    RefusedError,
+)
+from prefleet_operator.api import InvalidSpecError, PrefillPolicySpec, PrefillPolicyStatus, parse_spec
+from prefleet_operator.app.apply import Applier, Changes, merge_patch
+from prefleet_operator.app.gather import Cluster, gather
+from prefleet_operator.app.leader import LeadershipLostError
+from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
+from prefleet_operator.app.readings import Readings
+from prefleet_operator.app.workqueue import Key, WorkFailedError
+from prefleet_operator.core.plan import Event, Plan, condition_events, make_plan
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.status import refused
+from prefleet_operator.render import InstallationDefaults, PolicyObject, policy_config_map_name, render_fleet
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(StrEnum):
+    """How one turn ended."""
+
+    UNCHANGED = "unchanged"
+    WRITTEN = "written"
+    REFUSED = "refused"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one turn is to write. Without a plan, only the status that says why there is none."""
+
+    policy: PolicyRecord
+    status: PrefillPolicyStatus
+    changes: Changes
+    plan: Plan | None = None
+
+    @property
+    def status_patch(self) -> Object:
+        """The merge patch of the status; empty if it stands there already."""
+        return merge_patch(self.policy.raw_status, self.status.to_resource())
+
+    @property
+    def writes(self) -> bool:
+        """Whether anything has to be written."""
+        return bool(self.changes) or bool(self.status_patch)
+
+
+class Reconciler:
+    """Reconciles any fleet; holds no state of its own. `now` gives Unix seconds."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        policies: PolicyIndex,
+        cluster: Cluster,
+        readings: Readings,
+        applier: Applier,
+        recorder: Recorder,
+        defaults: InstallationDefaults,
+        sources: tuple[str, ...],
+        now: Callable[[], float],
+        count: Callable[[Outcome], None],
+    ) -> None:
+        self._kube = kube
+        self._policies = policies
+        self._cluster = cluster
+        self._readings = readings
+        self._applier = applier
+        self._recorder = recorder
+        self._defaults = defaults
+        self._sources = sources
+        self._now = now
+        self._count = count
+
+    async def reconcile(self, key: Key) -> None:
+        """One turn. Raises WorkFailedError if it should be tried again."""
+        policy = self._policies.get(key)
+        if policy is None or policy.deleting:
+            self._applier.forget(*key)
+            self._readings.forget(key)
+            return
+        if not self._readings.known(key) and any(pod.ready for pod in self._cluster.fleet_pods(*key)):
+            self._readings.ask()
+            return
+        outcome = await self._guarded(policy)
+        self._count(outcome)
+        if outcome in (Outcome.REFUSED, Outcome.FAILED):
+            raise WorkFailedError
+
+    async def _guarded(self, policy: PolicyRecord) -> Outcome:
+        """A fault in one fleet becomes its Accepted condition, a log line and a count, and nothing else."""
+        try:
+            return await self._turn(policy)
+        except (ConflictError, KubeError) as error:
+            logger.warning("%s/%s: %s; trying again", policy.namespace, policy.name, error)
+            return Outcome.FAILED
+        except LeadershipLostError:
+            raise
+        except Exception as error:
+            logger.exception("%s/%s: cannot be reconciled; trying again", policy.namespace, policy.name)
+            message = (
+                f"The operator fails over this policy ({type(error).__name__}: {error}) and tries again: "
+                "see its log; what runs is left as it is."
+            )
+            await self._say_refused(policy, policy.status, Reason.RECONCILE_FAILED, message)
+            return Outcome.FAILED
+
+    async def _turn(self, policy: PolicyRecord) -> Outcome:
+        attempt = self._decide(policy)
+        if not attempt.writes:
+            return Outcome.UNCHANGED if attempt.plan is not None else Outcome.REFUSED
+        fresh = await self._read(policy)
+        if fresh is None:
+            return Outcome.GONE
+        if fresh.version != policy.version:
+            attempt = self._decide(fresh)
+        return await self._carry_out(attempt)
+
+    async def _read(self, policy: PolicyRecord) -> PolicyRecord | None:
+        try:
+            fresh = PolicyRecord.of(await self._kube.get(POLICIES, policy.namespace, policy.name))
+        except NotFoundError:
+            self._policies.drop(policy.key, policy.uid)
+            return None
+        self._policies.put(fresh)
+        return None if fresh.deleting else fresh
+
+    def _decide(self, policy: PolicyRecord) -> Attempt:
+        try:
+            spec = parse_spec(policy.spec)
+            return self._attempt(policy, spec)
+        except InvalidSpecError as error:
+            status = refused(policy.status, policy.generation, Reason.INVALID_SPEC, str(error), self._now())
+            return Attempt(policy, status, Changes(policy.namespace, policy.name, 0))
+
+    def _attempt(self, policy: PolicyRecord, spec: PrefillPolicySpec) -> Attempt:
+        situation = gather(policy, spec, self._cluster, self._readings.of(policy.key), self._sources)
+        plan = make_plan(situation, self._now())
+        target = PolicyObject(policy.name, policy.namespace, policy.uid)
+        objects = render_fleet(target, spec, plan.policy, self._defaults)
+        changes = self._applier.changes(policy.namespace, policy.name, objects, plan.annotate, plan.policy.generation)
+        return Attempt(policy, plan.status, changes, plan)
+
+    async def _carry_out(self, attempt: Attempt) -> Outcome:
+        policy, plan = attempt.policy, attempt.plan
+        try:
+            await self._applier.carry_out(attempt.changes)
+        except RefusedError as error:
+            status = attempt.status if self._policy_is_live(policy, plan) else policy.status
+            await self._say_refused(policy, status, Reason.APPLY_REFUSED, str(error))
+            return Outcome.REFUSED
+        await self._write_status(attempt)
+        if plan is None:
+            await self._tell(policy, condition_events(policy.status, attempt.status))
+            return Outcome.REFUSED
+        if policy.status.effective != plan.status.effective:
+            logger.info("%s/%s: %s", policy.namespace, policy.name, plan.status.history[-1].message)
+        await self._tell(policy, plan.events)
+        return Outcome.WRITTEN
+
+    def _policy_is_live(self, policy: PolicyRecord, plan: Plan | None) -> bool:
+        """Whether the ConfigMap was applied before something else was refused: then the status must know."""
+        name = policy_config_map_name(policy.name)
+        record = self._cluster.children["ConfigMap"].get(policy.namespace, name)
+        return plan is not None and record is not None and record.annotated_generation == plan.policy.generation
+
+    async def _say_refused(
+        self, policy: PolicyRecord, status: PrefillPolicyStatus, reason: Reason, message: str
+    ) -> None:
+        said = refused(status, policy.generation, reason, message, self._now())
+        attempt = Attempt(policy, said, Changes(policy.namespace, policy.name, 0))
+        try:
+            await self._write_status(attempt)
+        except KubeError as error:
+            logger.warning("%s/%s: the status could not be written: %s", policy.namespace, policy.name, error)
+            return
+        await self._tell(policy, condition_events(policy.status, said))
+
+    async def _write_status(self, attempt: Attempt) -> None:
+        policy, patch = attempt.policy, attempt.status_patch
+        if not patch:
+            return
+        body = {"metadata": {"resourceVersion": str(policy.version)}, "status": patch}
+        answer = await self._kube.merge_patch(POLICIES, policy.namespace, policy.name, body, "status")
+        self._policies.put(PolicyRecord.of(answer))
+
+    async def _tell(self, policy: PolicyRecord, events: tuple[Event, ...]) -> None:
+        for event in events:
+            await self._recorder.record(policy.namespace, policy.name, policy.uid, event)
+
+
+def reasons_by_condition(policies: PolicyIndex) -> Mapping[tuple[str, str, str], int]:
+    """How many policies there are for each (condition, status, reason)."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for policy in policies:
+        for condition in policy.status.conditions:
+            label = (condition.type.value, condition.status.value, condition.reason)
+            counts[label] = counts.get(label, 0) + 1
+    return counts

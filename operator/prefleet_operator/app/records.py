@@ -1,0 +1,124 @@
+"""What is kept of the objects that are watched: small immutable values, a few hundred bytes each.
+
+A cluster's pods are many and their JSON is large; of each only what a decision looks at is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE
+
+from prefleet_operator.adapters.kube import Object
+from prefleet_operator.adapters.watch import Identity
+from prefleet_operator.api import Role
+from prefleet_operator.render import FIELD_MANAGER, FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making."""
+
+    identity: Identity
+    role: Role | None
+    ip: str | None
+    ready: bool
+    ready_since_s: float | None
+    terminating: bool
+    generation: int | None
+
+    @classmethod
+    def of(cls, pod: Object) -> PodRecord:
+        """Read a Pod."""
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        label = (metadata.get("labels") or {}).get(ROLE_LABEL)
+        ready = next((each for each in status.get("conditions") or () if each["type"] == "Ready"), None)
+        is_ready = ready is not None and ready["status"] == "True"
+        return cls(
+            identity=identify(pod),
+            role=Role(label) if label in set(Role) else None,
+            ip=status.get("podIP"),
+            ready=is_ready,
+            ready_since_s=_seconds(ready["lastTransitionTime"]) if ready is not None and is_ready else None,
+            terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
+            generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRecord:
+    """One object that the operator applied.
+
+    `owned_fields`: a digest of the fields that the API server says are ours. It changes when somebody else
+    changes one of them, and only then: the cheapest sign that the object must be applied again. `ours`: the
+    operator made it. `owns_policy`: nobody else has written the policy documents in it.
+    """
+
+    identity: Identity
+    role: Role | None
+    owned_fields: str
+    ours: bool = False
+    owns_policy: bool = False
+    data: Mapping[str, str] | None = None
+    annotated_generation: int | None = None
+    stuck: str | None = None
+
+    @classmethod
+    def of(cls, child: Object) -> ChildRecord:
+        """Read a ConfigMap, a Service or a Deployment."""
+        metadata = child["metadata"]
+        label = (metadata.get("labels") or {}).get(ROLE_LABEL)
+        fields = owned_fields(child)
+        return cls(
+            identity=identify(child),
+            role=Role(label) if label in set(Role) else None,
+            owned_fields=hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16],
+            ours=bool(fields),
+            owns_policy={f"f:{POLICY_FILE}", f"f:{DECODE_POLICY_FILE}"} <= set(fields.get("f:data") or ()),
+            data=child.get("data"),
+            annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
+            stuck=_stuck(child),
+        )
+
+
+def identify(found: Object) -> Identity:
+    """Read the metadata of an object."""
+    metadata = found["metadata"]
+    return Identity(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=int(metadata["resourceVersion"]),
+        fleet=(metadata.get("labels") or {}).get(FLEET_LABEL, ""),
+    )
+
+
+def owned_fields(child: Object) -> dict[str, Any]:
+    """The fields that the operator's last apply owns, as `managedFields` lists them."""
+    for entry in child["metadata"].get("managedFields") or ():
+        if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply":
+            return dict(entry.get("fieldsV1") or {})
+    return {}
+
+
+def _stuck(child: Object) -> str | None:
+    """Why a Deployment's rollout makes no progress, if so."""
+    for condition in (child.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "Progressing" and condition["status"] == "False":
+            return str(condition.get("message") or condition.get("reason"))
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return str(condition.get("message") or condition.get("reason"))
+    return None
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

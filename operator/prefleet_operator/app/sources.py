@@ -1,0 +1,16 @@
+"""The metrics sources of the installation, by the names that policies use."""
+
+from __future__ import annotations
+
+from prefleet_operator.adapters.metrics_source import MetricsSource
+from prefleet_operator.adapters.podscrape import PodScrape
+from prefleet_operator.adapters.prometheus import PrometheusSource
+from prefleet_operator.app.config import POD_SCRAPE, OperatorConfig
+
+
+def make_sources(config: OperatorConfig) -> dict[str, MetricsSource]:
+    """PodScrape, and what the installer has defined."""
+    sources: dict[str, MetricsSource] = {POD_SCRAPE: PodScrape()}
+    for source in config.metrics_sources:
+        sources[source.name] = PrometheusSource(source.name, source.url, source.bearer_token_file, source.ca_file)
+    return sources
