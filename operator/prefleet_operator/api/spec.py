@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from prefleet_operator.api.arguments import NO_OPERATOR_ARGUMENTS, NO_OPERATOR_ENV, NO_RUNTIME_SETTINGS
 from prefleet_operator.api.base import DurationText, Model, Text, duration_between, matching, parse_duration
@@ -190,6 +190,13 @@ class EnvVar(Model):
     value: Annotated[str, Field(max_length=4096)] = ""
 
 
+def _named_once(variables: list[EnvVar]) -> list[EnvVar]:
+    """What the API server does of itself with a list that is a map."""
+    if len({variable.name for variable in variables}) < len(variables):
+        raise ValueError("name each variable once")
+    return variables
+
+
 class RoleSpec(Model):
     """The pods of one role."""
 
@@ -200,6 +207,7 @@ class RoleSpec(Model):
     """Arguments of the engine, beside those that the operator writes."""
     env: Annotated[
         list[EnvVar],
+        AfterValidator(_named_once),
         Field(
             max_length=100,
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},

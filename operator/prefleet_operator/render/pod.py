@@ -49,11 +49,11 @@ def render_pod_template(fleet: str, role: Role, spec: RoleSpec, engine: EngineCo
         "enableServiceLinks": False,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "terminationGracePeriodSeconds": _ENDPOINT_REMOVAL_S + engine.drain_s + _GRACE_MARGIN_S,
-        "containers": [_engine_container(spec, engine)],
-        "volumes": _volumes(fleet, engine),
     }
     if engine.brings_runtime:
         pod["initContainers"] = [_runtime_container(runtime_image)]
+    pod["containers"] = [_engine_container(spec, engine)]
+    pod["volumes"] = _volumes(fleet, engine)
     return {"metadata": {"labels": role_labels(fleet, role)}, "spec": pod}
 
 

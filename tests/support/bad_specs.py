@@ -1,0 +1,267 @@
+"""PrefillPolicies that must be refused, and the words that the refusal has to hold.
+
+One table for both judges: `parse_document` in the unit tests, the API server in the control plane's. `sentence` is
+what both say, from the rule; `field` is the path that both name.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from prefleet_operator.api import GROUP, KIND, VERSION
+
+GOOD: dict[str, Any] = {
+    "apiVersion": f"{GROUP}/{VERSION}",
+    "kind": KIND,
+    "metadata": {"name": "chat"},
+    "spec": {
+        "model": {"servedName": "chat", "source": {"hub": {"repo": "owner/model"}}},
+        "engine": {"type": "VLLM", "version": "0.32.0"},
+        "prefill": {"replicas": 2, "accelerator": {"resource": "nvidia.com/gpu"}},
+        "decode": {"replicas": 1},
+    },
+}
+
+
+@dataclass(frozen=True)
+class BadSpec:
+    """`change`: what is laid over GOOD, by dotted path; None takes a field away."""
+
+    name: str
+    change: dict[str, Any]
+    field: str
+    sentence: str
+
+    def document(self, **metadata: str) -> dict[str, Any]:
+        """The whole resource, with `metadata` added."""
+        document = copy.deepcopy(GOOD)
+        document["metadata"] |= metadata
+        for path, value in self.change.items():
+            _set(document, path.split("."), value)
+        return document
+
+
+def _set(tree: dict[str, Any], path: list[str], value: Any) -> None:
+    *parents, last = path
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+    if value is None:
+        tree.pop(last)
+    else:
+        tree[last] = value
+
+
+BAD_SPECS = (
+    BadSpec(
+        "prefill without decode",
+        {"spec.decode": None},
+        "spec",
+        "write either prefill and decode together, or mixed alone",
+    ),
+    BadSpec(
+        "mixed beside prefill and decode",
+        {"spec.mixed": {"replicas": 1}},
+        "spec",
+        "write either prefill and decode together, or mixed alone",
+    ),
+    BadSpec(
+        "no role at all",
+        {"spec.prefill": None, "spec.decode": None},
+        "spec",
+        "write either prefill and decode together, or mixed alone",
+    ),
+    BadSpec(
+        "vLLM without a model",
+        {"spec.model.source": None},
+        "spec",
+        "model.source: write one of hub, pvc or hostPath: engine type VLLM needs a model",
+    ),
+    BadSpec(
+        "a model from two places",
+        {"spec.model.source.hostPath": "/models/llama"},
+        "spec.model.source",
+        "write exactly one of hub, pvc or hostPath",
+    ),
+    BadSpec(
+        "a model from nowhere",
+        {"spec.model.source": {}},
+        "spec.model.source",
+        "write exactly one of hub, pvc or hostPath",
+    ),
+    BadSpec(
+        "a relative path on the node",
+        {"spec.model.source": {"hostPath": "models/llama"}},
+        "spec.model.source.hostPath",
+        "write an absolute path on the node, such as /models/llama",
+    ),
+    BadSpec(
+        "a path that leaves the volume",
+        {"spec.model.source": {"pvc": {"claimName": "models", "path": "../secrets"}}},
+        "spec.model.source.pvc.path",
+        "write a path inside the volume, without a leading / and without ..",
+    ),
+    BadSpec(
+        "a repository that is an address",
+        {"spec.model.source.hub.repo": "https://host/owner/model"},
+        "spec.model.source.hub.repo",
+        "write the repository as owner/name, such as Qwen/Qwen3-8B",
+    ),
+    BadSpec(
+        "a served name that looks like an option",
+        {"spec.model.servedName": "--chat"},
+        "spec.model.servedName",
+        "write a name without spaces that begins with a letter or a digit",
+    ),
+    BadSpec(
+        "vLLM with neither version nor image",
+        {"spec.engine.version": None},
+        "spec.engine",
+        "write version (such as 0.32.0) or image: type VLLM needs one of them",
+    ),
+    BadSpec(
+        "a vLLM release that the runtime does not support",
+        {"spec.engine.version": "0.9.1"},
+        "spec.engine",
+        "version: write a release of vLLM 0.32, such as 0.32.0: the runtime supports no other",
+    ),
+    BadSpec(
+        "a simulator with an image of its own",
+        {"spec.engine": {"type": "Simulator", "image": "mine/sim:1"}},
+        "spec.engine",
+        "remove version and image: type Simulator runs in the image of spec.runtime",
+    ),
+    BadSpec(
+        "an engine that this release cannot run",
+        {"spec.engine.type": "SGLang"},
+        "spec.engine.type",
+        "VLLM",
+    ),
+    BadSpec(
+        "a policy that this release cannot run",
+        {"spec.scheduling.policy": "HRRN"},
+        "spec.scheduling.policy",
+        "ShortRequestFirst",
+    ),
+    BadSpec(
+        "an argument that the operator writes",
+        {"spec.prefill.args": ["--max-model-len", "4096", "--port=9000"]},
+        "spec.prefill",
+        "args: remove what the operator writes itself (--host, --port,",
+    ),
+    BadSpec(
+        "an argument that the operator writes, with underscores",
+        {"spec.decode.args": ["--served_model_name", "other"]},
+        "spec.decode",
+        "args: remove what the operator writes itself (--host, --port,",
+    ),
+    BadSpec(
+        "a part of an argument that the operator writes",
+        {"spec.prefill.args": ["--kv-transfer-config.kv_role", "kv_both"]},
+        "spec.prefill",
+        "args: remove what the operator writes itself (--host, --port,",
+    ),
+    BadSpec(
+        "a part of the merged argument",
+        {"spec.prefill.args": ["--additional_config.prefleet", "{}"]},
+        "spec.prefill",
+        "--additional-config may be given as one JSON value, which is merged",
+    ),
+    BadSpec(
+        "the runtime's own settings in --additional-config",
+        {"spec.prefill.args": ["--additional-config", '{"prefleet": {}}']},
+        "spec.prefill",
+        'args: remove "prefleet" from --additional-config: the operator adds this key',
+    ),
+    BadSpec(
+        "a variable that the operator sets",
+        {"spec.prefill.env": [{"name": "PYTHONPATH", "value": "/opt/mine"}]},
+        "spec.prefill",
+        "env: remove the variables that the operator sets itself (POD_NAME, POD_IP, PYTHONPATH,",
+    ),
+    BadSpec(
+        "a variable with a dash in its name",
+        {"spec.prefill.env": [{"name": "MY-VARIABLE"}]},
+        "spec.prefill.env",
+        "write letters, digits and _, not beginning with a digit",
+    ),
+    BadSpec(
+        "an accelerator without its domain",
+        {"spec.prefill.accelerator.resource": "gpu"},
+        "spec.prefill.accelerator.resource",
+        "write the name that nodes offer it under, such as nvidia.com/gpu",
+    ),
+    BadSpec(
+        "a negative number of replicas",
+        {"spec.prefill.replicas": -1},
+        "spec.prefill.replicas",
+        "greater than or equal to 0",
+    ),
+    BadSpec(
+        "a duration without a unit",
+        {"spec.slo.shortTTFT": "500"},
+        "spec.slo.shortTTFT",
+        'write a duration from 1ms to 1h with its unit (ms, s, m, h), such as "500ms"',
+    ),
+    BadSpec(
+        "a promise of nothing",
+        {"spec.slo.longQueueWait": "0s"},
+        "spec.slo.longQueueWait",
+        'write a duration from 100ms to 24h with its unit (ms, s, m, h), such as "8s"',
+    ),
+    BadSpec(
+        "a window too short to see anything",
+        {"spec.tuning.window": "1s"},
+        "spec.tuning.window",
+        'write a duration from 10s to 24h with its unit (ms, s, m, h), such as "5m"',
+    ),
+    BadSpec(
+        "a cooldown of a month",
+        {"spec.tuning.cooldown": "720h"},
+        "spec.tuning.cooldown",
+        'write a duration from 0s to 168h with its unit (ms, s, m, h), such as "15m"',
+    ),
+    BadSpec(
+        "a wait that no clock can count",
+        {"spec.scheduling.longMaxWait": "999999h999999h"},
+        "spec.scheduling.longMaxWait",
+        'write a duration from 0s to 24h with its unit (ms, s, m, h), such as "8s"',
+    ),
+    BadSpec(
+        "a band upside down",
+        {"spec.tuning.band": {"low": 85, "high": 70}},
+        "spec.tuning.band",
+        "write a low below high, such as low: 70 and high: 85",
+    ),
+    BadSpec(
+        "a band above its own default",
+        {"spec.tuning.band.low": 90},
+        "spec.tuning.band",
+        "write a low below high, such as low: 70 and high: 85",
+    ),
+    BadSpec(
+        "no tuning and no values",
+        {"spec.tuning.mode": "Off"},
+        "spec",
+        "scheduling: write threshold and longMaxWait, or set tuning.mode to Auto",
+    ),
+    BadSpec(
+        "no tuning and half the values",
+        {"spec.tuning.mode": "Off", "spec.scheduling.threshold": 512},
+        "spec",
+        "scheduling: write threshold and longMaxWait, or set tuning.mode to Auto",
+    ),
+    BadSpec(
+        "a share of nothing",
+        {"spec.scheduling.agedShare": 0},
+        "spec.scheduling.agedShare",
+        "greater than 0",
+    ),
+    BadSpec(
+        "a name that no Service can have",
+        {"metadata.name": "chat.v2"},
+        "metadata.name",
+        "write at most 55 of the characters a-z, 0-9 and -, beginning with a letter",
+    ),
+)

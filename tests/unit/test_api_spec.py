@@ -1,0 +1,177 @@
+"""The resource as a laptop judges it: what is admitted, what is refused, and in which words."""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefleet_operator.api import (
+    SUPPORTED_VLLM,
+    InvalidSpecError,
+    Model,
+    PodColumns,
+    PrefillPolicySpec,
+    Role,
+    RoleStatus,
+    Rule,
+    custom_resource_definition,
+    format_duration,
+    parse_document,
+    parse_duration,
+    parse_spec,
+)
+from pydantic import BaseModel
+
+from tests.support.bad_specs import BAD_SPECS, GOOD, BadSpec
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.yaml"))
+
+
+def test_the_good_spec_is_admitted_and_its_absent_values_stay_absent() -> None:
+    spec = parse_document(GOOD).spec
+    assert list(spec.roles()) == [Role.PREFILL, Role.DECODE]
+    assert spec.scheduling.threshold is None
+    assert spec.scheduling.long_max_wait_s is None
+    assert (spec.slo.short_ttft_s, spec.tuning.window_s) == (0.5, 300.0)
+
+
+@pytest.mark.parametrize("bad", BAD_SPECS, ids=lambda bad: bad.name)
+def test_a_bad_spec_is_refused_with_the_field_and_the_fix(bad: BadSpec) -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        parse_document(bad.document())
+    assert bad.field in str(refusal.value)
+    assert bad.sentence in str(refusal.value)
+
+
+def test_every_rule_is_broken_by_a_bad_spec() -> None:
+    """So that the control plane's run of the same table covers every CEL rule of the CRD."""
+    messages = {rule["message"] for rule in _validations(custom_resource_definition())}
+    assert {message for message in messages if not _tested(message)} == set()
+
+
+def _tested(message: str) -> bool:
+    return any(bad.sentence in message for bad in BAD_SPECS)
+
+
+def _validations(node: Any) -> Iterator[dict[str, str]]:
+    if isinstance(node, dict):
+        yield from node.get("x-kubernetes-validations", ())
+        for child in node.values():
+            yield from _validations(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _validations(child)
+
+
+UNKNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("router", {"router": {"type": "None"}}, "spec.router: no such field in this release: remove it, or write one of"),
+    ("attach", {"attach": {}}, "spec.attach: no such field in this release"),
+    ("a misspelt value", {"scheduling": {"treshold": 5}}, "agedShare, length, longMaxWait, policy, threshold"),
+    ("a field of an item", {"prefill": {"env": [{"name": "A", "valueFrom": {}}]}}, "or write one of name, value"),
+)
+
+
+@pytest.mark.parametrize(("change", "sentence"), [case[1:] for case in UNKNOWN], ids=[case[0] for case in UNKNOWN])
+def test_an_unknown_field_is_refused_with_those_that_are_known(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        parse_spec(GOOD["spec"] | change)
+    assert sentence in str(refusal.value)
+
+
+def test_a_bare_off_is_refused_with_the_advice_to_quote_it() -> None:
+    with pytest.raises(InvalidSpecError, match="in quotes"):
+        parse_spec(GOOD["spec"] | yaml.safe_load("tuning: {mode: Off}"))
+
+
+def test_a_number_in_quotes_is_no_number_here_either() -> None:
+    with pytest.raises(InvalidSpecError, match=r"spec\.prefill\.replicas"):
+        parse_spec(GOOD["spec"] | {"prefill": {"replicas": "2"}})
+
+
+def test_two_variables_of_one_name_are_refused() -> None:
+    twice = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
+    with pytest.raises(InvalidSpecError, match="name each variable once"):
+        parse_spec(GOOD["spec"] | {"prefill": {"env": twice}})
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        parse_spec({"model": {}, "engine": {"type": "VLLM"}, "tuning": {"band": {"low": 0}}})
+    assert all(
+        field in str(refusal.value) for field in ("spec.model.servedName", "spec.engine", "spec.tuning.band.low")
+    )
+
+
+def test_what_is_not_a_prefill_policy_is_refused_as_such() -> None:
+    documents: tuple[Any, ...] = (None, [], {"kind": "Deployment"}, GOOD | {"apiVersion": "prefleet.dev/v1"})
+    for document in documents:
+        with pytest.raises(InvalidSpecError, match="not a PrefillPolicy"):
+            parse_document(document)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_of_the_documentation_is_admitted(path: Path) -> None:
+    for document in yaml.safe_load_all(path.read_text()):
+        parse_document(document)
+
+
+def test_the_vllm_release_is_the_one_of_the_distribution() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["vllm"][0].startswith(f"vllm>={SUPPORTED_VLLM},<")
+
+
+DURATIONS = (("500ms", 0.5), ("8s", 8.0), ("1m30s", 90.0), ("1.5h", 5400.0), ("0s", 0.0))
+
+
+@pytest.mark.parametrize(("text", "seconds"), DURATIONS)
+def test_a_duration_is_its_seconds(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "8", "s", "-1s", "8 s", "1d", "8s "])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.5, 8.0, 9.999, 10.0, 90.5, 3600.0])
+def test_a_duration_that_was_written_is_read_as_it_was(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds)
+
+
+def test_a_rule_refuses_with_its_sentence() -> None:
+    class Pair(Model):
+        low: int
+        high: int
+        RULES = (Rule("self.low < self.high", "write low below high", lambda pair: pair.low < pair.high),)
+
+    assert Pair(low=1, high=2).to_resource() == {"low": 1, "high": 2}
+    with pytest.raises(ValueError, match="write low below high"):
+        Pair(low=2, high=1)
+
+
+def _role(name: Role, ready: int, desired: int) -> RoleStatus:
+    return RoleStatus(name=name, ready=ready, desired=desired, active=0)
+
+
+def test_columns_count_each_role() -> None:
+    columns = PodColumns.of([_role(Role.PREFILL, 1, 2), _role(Role.DECODE, 3, 3)])
+    assert (columns.prefill, columns.decode) == ("1/2", "3/3")
+
+
+def test_the_pods_of_a_mixed_fleet_count_once() -> None:
+    columns = PodColumns.of([_role(Role.MIXED, 2, 2)])
+    assert (columns.prefill, columns.decode) == ("2/2", "mixed")
+
+
+def test_all_parts_of_the_resource_refuse_unknown_fields() -> None:
+    def models(root: type[BaseModel]) -> Iterator[type[BaseModel]]:
+        for child in root.__subclasses__():
+            yield child
+            yield from models(child)
+
+    assert all(model.model_config.get("extra") == "forbid" for model in models(Model))
+    assert issubclass(PrefillPolicySpec, Model)

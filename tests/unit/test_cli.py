@@ -1,0 +1,78 @@
+"""The commands render and crd: what they print, and how they end on bad input."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from prefleet_operator.cli.commands import app
+from prefleet_operator.cli.crd import generated_files
+from typer.testing import CliRunner
+
+from tests.support.bad_specs import GOOD
+
+ROOT = Path(__file__).parents[2]
+run = CliRunner().invoke
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "policy.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_render_prints_the_manifests_in_the_order_of_application(tmp_path: Path) -> None:
+    result = run(app, ["render", "-f", write(tmp_path, yaml.safe_dump(GOOD))])
+    kinds = [document["kind"] for document in yaml.safe_load_all(result.stdout)]
+    assert result.exit_code == 0
+    assert kinds == ["ConfigMap", "Deployment", "Service", "Deployment", "Service"]
+
+
+def test_render_reads_standard_input(tmp_path: Path) -> None:
+    result = run(app, ["render", "-f", "-", "--runtime-image", "mine:1"], input=yaml.safe_dump(GOOD))
+    assert result.exit_code == 0
+    assert "image: mine:1" in result.stdout
+
+
+BAD_FILES = (
+    ("a bad spec", yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], "decode": None}}), "or mixed alone"),
+    ("another kind", "kind: Pod", "not a PrefillPolicy"),
+    ("an empty file", "", "holds no document"),
+    ("no YAML", "a: [", "is not YAML"),
+)
+
+
+@pytest.mark.parametrize(("text", "sentence"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
+def test_render_ends_with_two_and_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    result = run(app, ["render", "-f", write(tmp_path, text)])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_render_says_which_file_is_missing(tmp_path: Path) -> None:
+    result = run(app, ["render", "-f", str(tmp_path / "absent.yaml")])
+    assert (result.exit_code, "absent.yaml: cannot be read" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("path", generated_files())
+def test_the_generated_files_are_those_of_the_models(path: str) -> None:
+    assert (ROOT / path).read_text() == generated_files()[path], "run `prefleet crd`"
+
+
+def test_crd_writes_what_its_check_accepts(tmp_path: Path) -> None:
+    assert run(app, ["crd", "--root", str(tmp_path), "--check"]).exit_code == 1
+    assert run(app, ["crd", "--root", str(tmp_path)]).exit_code == 0
+    assert run(app, ["crd", "--root", str(tmp_path), "--check"]).exit_code == 0
+
+
+def test_crd_prints_one_document() -> None:
+    (document,) = yaml.safe_load_all(run(app, ["crd", "--print"]).stdout)
+    assert document["kind"] == "CustomResourceDefinition"
+
+
+def test_the_chart_keeps_the_crd() -> None:
+    template = yaml.safe_load(generated_files()["helm/prefleet/templates/crd.yaml"])
+    plain = yaml.safe_load(generated_files()["crds/prefleet.dev_prefillpolicies.yaml"])
+    assert template["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert template == plain

@@ -1,0 +1,112 @@
+"""podTemplate: merged as Kubernetes merges, and refused where it takes away what the operator needs."""
+
+from typing import Any
+
+import pytest
+from prefleet_operator.api import InvalidSpecError, Role
+from prefleet_operator.render.overlay import apply_overlay
+
+from tests.support.rendering import VLLM, template
+
+BASE = template(VLLM, "prefill")
+
+
+def overlaid(overlay: dict[str, Any]) -> Any:
+    return apply_overlay(BASE, overlay, Role.PREFILL)
+
+
+def on_engine(**fields: Any) -> dict[str, Any]:
+    """An overlay on the engine's container."""
+    return {"spec": {"containers": [{"name": "engine", **fields}]}}
+
+
+def test_an_empty_overlay_changes_nothing() -> None:
+    assert overlaid({}) == BASE
+    assert overlaid({"spec": {"containers": [{"name": "engine"}]}}) == BASE
+
+
+def test_maps_merge_and_null_takes_a_key_away() -> None:
+    merged = overlaid({"metadata": {"labels": {"team": "a"}}, "spec": {"securityContext": None}})
+    assert merged["metadata"]["labels"] == BASE["metadata"]["labels"] | {"team": "a"}
+    assert "securityContext" not in merged["spec"]
+
+
+def test_a_known_item_merges_in_place_and_a_new_one_is_appended() -> None:
+    merged = overlaid({"spec": {"containers": [{"name": "sidecar"}, {"name": "engine", "tty": True}]}})
+    assert [container["name"] for container in merged["spec"]["containers"]] == ["engine", "sidecar"]
+    assert merged["spec"]["containers"][0] == BASE["spec"]["containers"][0] | {"tty": True}
+
+
+MERGED_LISTS = (
+    ("env", {"name": "A", "value": "1"}),
+    ("ports", {"containerPort": 9999}),
+    ("volumeMounts", {"name": "cache", "mountPath": "/cache"}),
+)
+
+
+@pytest.mark.parametrize(("key", "item"), MERGED_LISTS, ids=[case[0] for case in MERGED_LISTS])
+def test_lists_of_the_engine_merge_by_their_key(key: str, item: dict[str, Any]) -> None:
+    merged = overlaid(on_engine(**{key: [item]}))["spec"]["containers"][0]
+    assert merged[key] == [*BASE["spec"]["containers"][0][key], item]
+
+
+def test_a_list_without_a_key_is_replaced() -> None:
+    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    assert overlaid({"spec": {"tolerations": tolerations}})["spec"]["tolerations"] == tolerations
+
+
+def test_probes_and_resources_are_the_users_to_change() -> None:
+    merged = overlaid(on_engine(startupProbe={"failureThreshold": 1000}, resources={"requests": {"cpu": "8"}}))
+    container = merged["spec"]["containers"][0]
+    assert container["startupProbe"]["failureThreshold"] == 1000
+    assert container["resources"]["requests"] == {"nvidia.com/gpu": "1", "cpu": "8"}
+
+
+def test_merging_leaves_the_rendered_template_alone() -> None:
+    before = str(BASE)
+    overlaid(on_engine(env=[{"name": "A"}], securityContext={"capabilities": {"add": ["IPC_LOCK"]}}))
+    assert str(BASE) == before
+
+
+REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("the fleet's label", {"metadata": {"labels": {"prefleet.dev/fleet": "other"}}}, "leave them out"),
+    ("all metadata", {"metadata": None}, "leave them out"),
+    ("the image", on_engine(image="mine"), "write spec.engine.image instead"),
+    ("the arguments", on_engine(args=["--port", "1"]), "write the role's args instead"),
+    ("the command", on_engine(command=None), "write the role's args instead"),
+    ("a variable of the operator", on_engine(env=[{"name": "PYTHONPATH", "value": "/x"}]), "the operator sets them"),
+    ("the engine's port", on_engine(ports=[{"containerPort": 8000, "name": "web"}]), "other numbers and names"),
+    ("a second port named http", on_engine(ports=[{"containerPort": 1, "name": "http"}]), "other numbers and names"),
+    (
+        "a mount over the policy",
+        on_engine(volumeMounts=[{"name": "x", "mountPath": "/etc/prefleet/policy/"}]),
+        "mount elsewhere",
+    ),
+    ("a mount above the policy", on_engine(volumeMounts=[{"name": "x", "mountPath": "/etc"}]), "mount elsewhere"),
+    (
+        "the policy by subPath",
+        on_engine(volumeMounts=[{"mountPath": "/etc/prefleet/policy", "subPath": "policy.json"}]),
+        "mount elsewhere",
+    ),
+    ("the policy volume", {"spec": {"volumes": [{"name": "prefleet-policy", "emptyDir": {}}]}}, "other names"),
+    ("all volumes", {"spec": {"volumes": None}}, "other names"),
+    (
+        "the init container's image",
+        {"spec": {"initContainers": [{"name": "prefleet-runtime", "image": "x"}]}},
+        "write spec.runtime.image",
+    ),
+    ("the whole pod", {"spec": None}, "write spec.engine.image instead"),
+    ("a list for a map", {"spec": []}, "write a mapping"),
+    ("a map for a list", {"spec": {"containers": {"name": "engine"}}}, "write a list"),
+    ("an item without its key", {"spec": {"containers": [{"image": "x"}]}}, "write name in each item"),
+    ("a directive", {"spec": {"$patch": "replace"}}, "write null to take a key away"),
+    ("a whole pod object", {"kind": "Pod", "spec": {}}, "write metadata and spec, as in a pod"),
+)
+
+
+@pytest.mark.parametrize(("overlay", "fix"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_what_the_operator_needs_cannot_be_changed(overlay: dict[str, Any], fix: str) -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        overlaid(overlay)
+    assert str(refusal.value).startswith("spec.prefill.podTemplate")
+    assert fix in str(refusal.value)
