@@ -34,7 +34,8 @@ from prefleet_operator.core.valley import Valley, find_valleys
 LOAD = 0.9
 GUARD = 0.75
 GUARD_RETURN = 0.70
-VALLEY_COST_LIMIT = 1.25
+VALLEY_COST_LIMIT = 1.4
+"""Two clear kinds cost up to 1.3 times the band's best at 60% longs; the valley of a trace that is none, 1.5."""
 MAX_STEP = 2
 
 

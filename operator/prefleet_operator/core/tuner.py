@@ -114,7 +114,7 @@ def _moves(spec: PrefillPolicySpec, before: TunerMemory, decision: TuningDecisio
             moves.append(TuningMove(name, old, new, finding.reason, finding.message))
 
     if spec.scheduling.threshold is None:
-        note("policy", before.policy or FCFS, decision.policy, threshold)
+        note("policy", (before.policy or FCFS).value, decision.policy.value, threshold)
         note("threshold", _text(before.threshold), _text(threshold.value), threshold)
     if spec.scheduling.long_max_wait is None:
         note("longMaxWait", format_duration(before.long_max_wait_s), format_duration(wait.value or 0.0), wait)
