@@ -74,7 +74,8 @@ class RuntimeMetrics:
         self._uncached = histogram(
             "request_uncached_tokens", "Prompt tokens not in the prefix cache on arrival, at least 1.", TOKEN_BOUNDS
         )
-        self._wait = histogram("queue_wait_seconds", "From a request's arrival to its dispatch.", SECOND_BOUNDS, "lane")
+        wait = histogram("queue_wait_seconds", "From a request's arrival to its dispatch.", SECOND_BOUNDS, "lane")
+        self._wait = {lane: wait.labels(lane.value) for lane in Lane}
         self._promotion_wait = histogram(
             "promotion_wait_seconds", "Waits of long requests that were promoted.", SECOND_BOUNDS
         )
@@ -90,7 +91,7 @@ class RuntimeMetrics:
 
     def observe_dispatch(self, dispatch: Dispatch) -> None:
         """A waiting request was scheduled."""
-        self._wait.labels(dispatch.lane.value).observe(dispatch.wait_s)
+        self._wait[dispatch.lane].observe(dispatch.wait_s)
         if dispatch.promoted:
             self._promotion_wait.observe(dispatch.wait_s)
 

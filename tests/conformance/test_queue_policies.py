@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from prefleet_runtime.contract import LengthKind, PolicyName, RuntimePolicy
 from prefleet_runtime.queueing import MAX_BYPASSES, Lane, PolicyQueue, RequestFacts, make_queue, transfer
+
 from tests.support.queue_model import Model
 
 SHARES = st.sampled_from([0.25, 0.5, 1.0])
@@ -104,7 +105,8 @@ class Histories(RuleBasedStateMachine):
 
     def pop_and_put_back(self, data: st.DataObject, order: list[str]) -> list[str]:
         """Whatever is put back, in whatever order, stands where it stood."""
-        left, out = list(order), []
+        left = list(order)
+        out: list[str] = []
         for put_back in data.draw(st.lists(st.booleans(), max_size=12)):
             if put_back and out:
                 request_id = data.draw(st.sampled_from(out))

@@ -1,0 +1,117 @@
+"""What the runtime exports: names, labels, bounds, and a scrape that never touches the queue."""
+
+from __future__ import annotations
+
+import urllib.request
+from contextlib import closing
+from itertools import pairwise
+
+import pytest
+from prefleet_runtime.contract import PolicyName, RuntimePolicy
+from prefleet_runtime.queueing import Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts, make_queue
+from prefleet_runtime.telemetry import SECOND_BOUNDS, TOKEN_BOUNDS, QueueSnapshot, RuntimeMetrics, serve
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+SHORT_FIRST = RuntimePolicy(generation=7, policy=PolicyName.SHORT_REQUEST_FIRST, threshold=2048, long_max_wait_ms=5500)
+
+
+SERIES = {
+    *("request_prompt_tokens", "request_uncached_tokens", "queue_wait_seconds", "promotion_wait_seconds"),
+    *("dispatches", "promotions", "degradations", "requeues", "bypasses", "step_seconds", "step_tokens"),
+    *("waiting_requests", "waiting_tokens", "oldest_wait_seconds", "policy_generation", "policy_info"),
+    *("policy_threshold_tokens", "policy_long_max_wait_seconds", "policy_refused"),
+}
+
+
+class Scraped:
+    """Metrics with a clock and a policy that the test sets."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.now, self.policy, self.refused = 100.0, RuntimePolicy(generation=1), 0
+        self.metrics = RuntimeMetrics(self.registry, lambda: self.now, lambda: self.policy, lambda: self.refused)
+
+    def value(self, series: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"prefleet_{series}", labels)
+
+
+@pytest.fixture
+def scraped() -> Scraped:
+    return Scraped()
+
+
+@pytest.mark.parametrize(("bounds", "low", "high"), [(TOKEN_BOUNDS, 1, 2**20), (SECOND_BOUNDS, 2**-10, 2**11)])
+def test_bounds_are_distinct_and_four_to_the_octave(bounds: list[float], low: float, high: float) -> None:
+    assert (bounds[0], bounds[-1]) == (low, high)
+    assert bounds == sorted(set(bounds))
+    coarse = [above / below for below, above in pairwise(bounds) if below >= 16 or low < 1]
+    assert max(coarse) < 2**0.25 * 1.03  # whole numbers round by up to 3% from 16 on
+
+
+def test_every_series_of_the_agreement_is_there_from_the_start(scraped: Scraped) -> None:
+    scraped.metrics.publish(QueueSnapshot.of(make_queue(SHORT_FIRST)))
+    families = {family.name for family in text_string_to_metric_families(generate_latest(scraped.registry).decode())}
+    assert {name for name in families if not name.endswith("_created")} == {f"prefleet_{name}" for name in SERIES}
+
+
+def test_lengths_waits_and_steps_are_observed(scraped: Scraped) -> None:
+    scraped.metrics.observe_request(RequestFacts("a", 0, 1000, 900))
+    scraped.metrics.observe_dispatch(Dispatch("a", Lane.SHORT, 0.5, 100))
+    scraped.metrics.observe_dispatch(Dispatch("b", Lane.LONG, 7.5, 9000, promoted=True))
+    scraped.metrics.observe_step(0.25, 512)
+    assert scraped.value("request_prompt_tokens_sum") == 1000
+    assert scraped.value("request_uncached_tokens_sum") == 100
+    assert scraped.value("queue_wait_seconds_sum", lane="short") == 0.5
+    assert scraped.value("queue_wait_seconds_sum", lane="long") == 7.5
+    assert scraped.value("queue_wait_seconds_count", lane="all") == 0
+    assert scraped.value("promotion_wait_seconds_sum") == 7.5
+    assert scraped.value("step_seconds_sum") == 0.25
+    assert scraped.value("step_tokens_sum") == 512
+
+
+def test_a_scrape_ages_what_waits_though_the_engine_says_nothing(scraped: Scraped) -> None:
+    lanes = {Lane.SHORT: LaneGauge(), Lane.LONG: LaneGauge(2, 9000, oldest_arrival_s=90.0)}
+    scraped.metrics.publish(QueueSnapshot(Counters(promotions=3), lanes))
+    assert scraped.value("waiting_requests", lane="long") == 2
+    assert scraped.value("waiting_tokens", lane="long") == 9000
+    assert scraped.value("promotions_total") == 3
+    assert scraped.value("oldest_wait_seconds", lane="short") == 0
+    assert scraped.value("oldest_wait_seconds", lane="long") == 10
+    scraped.now = 130.0
+    assert scraped.value("oldest_wait_seconds", lane="long") == 40
+
+
+def test_the_policy_is_read_at_the_scrape(scraped: Scraped) -> None:
+    assert scraped.value("policy_threshold_tokens") == 0
+    scraped.policy, scraped.refused = SHORT_FIRST, 2
+    assert scraped.value("policy_generation") == 7
+    assert scraped.value("policy_threshold_tokens") == 2048
+    assert scraped.value("policy_long_max_wait_seconds") == 5.5
+    assert scraped.value("policy_info", policy="short_request_first") == 1
+    assert scraped.value("policy_info", policy="fcfs") is None
+    assert scraped.value("policy_refused_total") == 2
+
+
+def test_a_snapshot_does_not_follow_the_queue() -> None:
+    queue: PolicyQueue[str] = make_queue(RuntimePolicy(generation=1))
+    snapshot = QueueSnapshot.of(queue)
+    queue.add("a", RequestFacts("a", 0, 10))
+    queue.begin_step(0)
+    queue.commit(queue.pop(), 1, 10)
+    assert sum(snapshot.counters.dispatches.values()) == 0
+
+
+def test_the_exporter_serves_on_a_free_port_and_frees_it(scraped: Scraped) -> None:
+    exporter = serve(scraped.registry, "127.0.0.1", 0)
+    with closing(exporter), urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=10) as answer:
+        assert b"prefleet_policy_generation 1.0" in answer.read()
+    exporter.close()
+    serve(scraped.registry, "127.0.0.1", exporter.port).close()
+
+
+def test_a_taken_port_is_named_with_what_to_do(scraped: Scraped) -> None:
+    exporter = serve(scraped.registry, "127.0.0.1", 0)
+    said = f"127.0.0.1:{exporter.port} .*set another exporter_port"
+    with closing(exporter), pytest.raises(OSError, match=said):
+        serve(scraped.registry, "127.0.0.1", exporter.port)
