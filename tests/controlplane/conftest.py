@@ -18,7 +18,7 @@ def binaries() -> Mapping[str, Path]:
 
 @pytest.fixture(scope="session")
 def plane(binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with ControlPlane(tmp_path_factory.mktemp("plane"), binaries) as plane:
+    with ControlPlane(tmp_path_factory.mktemp("plane"), binaries, audit=True) as plane:
         yield plane
 
 

@@ -4,6 +4,7 @@ etcd does not sync to disk (a test needs no data after a power cut, and starts a
 and nothing is replicated, so nobody elects a leader. All listen on 127.0.0.1 only.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +99,17 @@ def api_server(ports: Ports, credentials: Credentials) -> list[str]:
         f"--proxy-client-cert-file={credentials.front_proxy_client.cert}",
         f"--proxy-client-key-file={credentials.front_proxy_client.key}",
     ]
+
+
+def audit(policy: Path, log: Path) -> list[str]:
+    """Arguments of the API server for an audit log of service accounts; writes the policy file."""
+    rules = [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"], "omitStages": ["RequestReceived"]},
+        {"level": "None"},
+    ]
+    policy.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
+    return [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
 
 
 def controller_manager(ports: Ports, credentials: Credentials, kubeconfig: Path) -> list[str]:

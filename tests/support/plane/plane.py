@@ -39,11 +39,16 @@ class KubectlFailed(RuntimeError):
 
 
 class ControlPlane:
-    """One control plane in `folder`. `binaries` maps each of BINARIES to its executable."""
+    """One control plane in `folder`. `binaries` maps each of BINARIES to its executable.
 
-    def __init__(self, folder: Path, binaries: Mapping[str, Path]) -> None:
+    With `audit`, `audit_log` gets a JSON line for each request that a service account made, those of the
+    plane's own controllers left out.
+    """
+
+    def __init__(self, folder: Path, binaries: Mapping[str, Path], *, audit: bool = False) -> None:
         self.folder = folder
         self.binaries = binaries
+        self.audit_log = folder / "audit.log" if audit else None
         self.processes: dict[str, Process] = {}
         self._pki = folder / "pki"
         self._logs = folder / "logs"
@@ -146,7 +151,10 @@ class ControlPlane:
         self._run("etcd", arguments).wait_ready(probe, READY_TIMEOUT_S)
 
     def _start_api_server(self) -> None:
-        process = self._run("kube-apiserver", components.api_server(self.ports, self._credentials))
+        arguments = components.api_server(self.ports, self._credentials)
+        if self.audit_log is not None:
+            arguments += components.audit(self.folder / "audit-policy.json", self.audit_log)
+        process = self._run("kube-apiserver", arguments)
         process.wait_ready(answers(f"{self.server}/readyz", self._tls(self._admin)), READY_TIMEOUT_S)
 
     def _start_controllers(self) -> None:
