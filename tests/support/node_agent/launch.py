@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from tests.support.node_agent.agent import READY_FILE
 from tests.support.plane.processes import Process
@@ -29,13 +29,16 @@ class Plane(Protocol):
 
     kubeconfig: Path
 
-    def kubeconfig_for(self, user: str, groups: Any = ()) -> Path: ...
+    def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path: ...
+
+    def kubectl(self, *arguments: str) -> str: ...
 
 
 class AgentHandle:
     """A running agent; a context that stops it."""
 
-    def __init__(self, process: Process, node_name: str, workdir: Path) -> None:
+    def __init__(self, plane: Plane, process: Process, node_name: str, workdir: Path) -> None:
+        self._plane = plane
         self._process = process
         self.node_name = node_name
         self.workdir = workdir
@@ -49,6 +52,11 @@ class AgentHandle:
     def kill(self) -> None:
         """SIGKILL, as an accident would have it: its watchdog ends the processes a moment later."""
         self._process.kill()
+
+    def leave(self) -> None:
+        """Stops, and takes the Node out of the cluster, so that nothing is scheduled to it any more."""
+        self.stop()
+        self._plane.kubectl("delete", "node", self.node_name, "--wait=false")
 
     def __enter__(self) -> Self:
         return self
@@ -96,4 +104,4 @@ def start_agent(
     except BaseException:
         process.stop()
         raise
-    return AgentHandle(process, name, workdir)
+    return AgentHandle(plane, process, name, workdir)
