@@ -146,16 +146,16 @@ def test_requests_aborted_while_they_wait_leave_nothing_behind(governed: Governe
     wait_until(lambda: governed.waiting() == _engine_load(governed_metrics) == 0)
     dispatched = sum(governed.dispatches().values()) - sum(before.values())
     print(f"\n{waited:.0f} requests waited when all 12 were aborted; {dispatched:.0f} had been dispatched")
-    assert waited > 0
     assert dispatched < 12
     asyncio.run(burst(governed.server, make_prompts(10, 2, SHORT_TOKENS), 1))
 
 
 async def _send_and_abort(governed: Governed, prompts: list[list[int]]) -> float:
-    """Send requests, cut all connections once some wait; how many waited then."""
+    """Send requests, cut all connections once half of them wait; how many waited then."""
     async with aiohttp.ClientSession() as session:
         sent = [asyncio.create_task(complete(session, governed.server, p, OUTPUT_TOKENS)) for p in prompts]
-        waiting = await asyncio.to_thread(wait_until, governed.waiting)
+        await asyncio.to_thread(wait_until, lambda: governed.waiting() >= len(prompts) / 2)
+        waiting = await asyncio.to_thread(governed.waiting)
         for request in sent:
             request.cancel()
         await asyncio.gather(*sent, return_exceptions=True)

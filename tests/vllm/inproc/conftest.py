@@ -12,8 +12,8 @@ from tests.support.tiny_model import write_tiny_model
 from tests.vllm.inproc.engine import Engine, Setup, policy_text
 
 Start = Callable[..., Engine]
-SHORT_FIRST = {"policy": "short_request_first", "threshold": 100}
-FIRST_COME = {"policy": "fcfs"}
+SHORT_FIRST: dict[str, Any] = {"policy": "short_request_first", "threshold": 100}
+FIRST_COME: dict[str, Any] = {"policy": "fcfs"}
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from prefleet_runtime.contract import RuntimePolicy
-from prefleet_runtime.queueing import Counters, Lane
+from prefleet_runtime.queueing import Counters, Lane, PolicyQueue
 from prefleet_runtime.vllm.scheduler import GovernedScheduler, make_scheduler
 from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
@@ -24,6 +24,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+
+from tests.support.vllm_server import read_metrics
 
 BLOCK = 16
 TOKEN = 7
@@ -77,7 +79,7 @@ class Setup:
     def scheduler(self) -> GovernedScheduler:
         config = self.config()
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=torch.float32)
-        return make_scheduler(
+        scheduler: GovernedScheduler = make_scheduler(
             vllm_config=config,
             kv_cache_config=KVCacheConfig(self.blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
             structured_output_manager=StructuredOutputManager(config),
@@ -85,6 +87,7 @@ class Setup:
             hash_block_size=BLOCK,
             log_stats=True,
         )
+        return scheduler
 
 
 def make_request(name: str, prompt: list[int], max_tokens: int = 2, **kwargs: Any) -> Request:
@@ -111,8 +114,13 @@ class Engine:
         return PIPELINE_DEPTH if self.asynchronous else 1
 
     @property
+    def queue(self) -> PolicyQueue[Request]:
+        queue: PolicyQueue[Request] = self.scheduler.prefleet.governor.queue
+        return queue
+
+    @property
     def counters(self) -> Counters:
-        return self.scheduler.waiting._governor.queue.counters
+        return self.queue.counters
 
     @property
     def waiting(self) -> int:
@@ -150,23 +158,27 @@ class Engine:
             self.step()
         raise AssertionError(f"not done after {steps} steps: {list(self.scheduler.requests)}")
 
+    def metrics(self) -> dict[str, float]:
+        """What the exporter serves."""
+        return read_metrics(f"http://127.0.0.1:{self.scheduler.prefleet.governor.exporter_port}/metrics")
+
     def lanes(self) -> dict[str, int]:
         """Dispatches by lane, lanes without any left out."""
         return {lane.value: count for lane, count in self.counters.dispatches.items() if count}
 
     def waiting_in(self, lane: Lane) -> int:
-        return self.scheduler.waiting._governor.queue.gauges()[lane].requests
+        return self.queue.gauges()[lane].requests
 
     def check_empty(self) -> None:
         """Nothing waits, runs or holds a KV block, and the queue's invariants hold."""
         scheduler = self.scheduler
-        scheduler.waiting._governor.queue._check()
+        self.queue._check()
         assert not scheduler.requests
         assert not scheduler.running
         assert not scheduler.deferred_waiting
-        assert not scheduler._no_room
+        assert not scheduler.prefleet.no_room
         assert len(scheduler.waiting) == len(scheduler.kv_holding_waiting) == 0
-        assert all(gauge.requests == 0 for gauge in scheduler.waiting._governor.queue.gauges().values())
+        assert all(gauge.requests == 0 for gauge in self.queue.gauges().values())
         pool = scheduler.kv_cache_manager.block_pool
         assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # one is the null block
 

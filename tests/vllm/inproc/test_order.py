@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from prefleet_runtime.queueing import Lane
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from tests.vllm.inproc.conftest import FIRST_COME, SHORT_FIRST, Start
-from tests.vllm.inproc.engine import policy_text
+from tests.vllm.inproc.engine import Engine, policy_text
 
 
-def add_mix(engine, longs: int = 3, shorts: int = 4) -> None:  # type: ignore[no-untyped-def]
+def add_mix(engine: Engine, longs: int = 3, shorts: int = 4) -> None:
     for number in range(longs):
         engine.add(f"long-{number}", 600)
     for number in range(shorts):
@@ -26,7 +28,7 @@ def add_mix(engine, longs: int = 3, shorts: int = 4) -> None:  # type: ignore[no
         pytest.param(SHORT_FIRST, ["short-0", "short-1"], id="short request first takes the shorts"),
     ],
 )
-def test_waiting_requests_are_scheduled_in_policy_order(start: Start, policy: dict, first: list[str]) -> None:
+def test_waiting_requests_are_scheduled_in_policy_order(start: Start, policy: dict[str, Any], first: list[str]) -> None:
     engine = start(policy)
     add_mix(engine)
     engine.run()
@@ -57,17 +59,16 @@ def test_waits_are_measured_from_arrival(start: Start) -> None:
     engine = start()
     engine.add("long ago", 40, arrival_time=time.time() - 100)
     engine.run()
-    registry = engine.scheduler._governor._metrics
-    total = registry._wait.labels(Lane.SHORT.value)._sum.get()
-    assert 100 <= total < 110
+    waited = engine.metrics()['prefleet_queue_wait_seconds_sum{lane="short"}']
+    assert 100 <= waited < 110
 
 
-def test_a_new_policy_is_taken_between_two_steps(start: Start, policy_file) -> None:  # type: ignore[no-untyped-def]
+def test_a_new_policy_is_taken_between_two_steps(start: Start, policy_file: Path) -> None:
     engine = start(FIRST_COME, budget=300)
     add_mix(engine, longs=3, shorts=2)
     engine.step()
     policy_file.write_text(policy_text(2, **SHORT_FIRST))
-    engine.scheduler._governor._watcher.check()
+    engine.scheduler.prefleet.governor._watcher.check()
     engine.run()
     assert engine.first_scheduled == ["long-0", "short-0", "short-1", "long-1", "long-2"]
     assert engine.lanes() == {"all": 1, "short": 2, "long": 2}
@@ -94,5 +95,5 @@ def test_bisection_finds_what_the_cache_manager_finds(start: Start, shared: int)
     engine.run()
     request = engine.add("reader", 336, prefix=prefix[:shared])
     _, expected, *_ = engine.scheduler.kv_cache_manager.get_computed_blocks(request)
-    assert engine.scheduler._cached_tokens(request) == expected
+    assert engine.scheduler.prefleet.cached_tokens(request) == expected
     engine.run()

@@ -53,3 +53,5 @@ def test_each_data_parallel_rank_serves_its_metrics_on_its_own_port(model: Path,
             assert b"prefleet_policy_generation 1.0" in response.read()
     finally:
         scheduler.shutdown()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{base + 2}/metrics", timeout=5)

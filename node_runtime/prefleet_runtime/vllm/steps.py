@@ -1,0 +1,111 @@
+"""What happens around each `schedule()` of the engine: the half before it, and what is read from its output.
+
+Kept apart from the scheduler class on purpose: that class inherits several hundred private names of vLLM, any of
+which a helper of ours could take by accident. It therefore owns one attribute, an object of this class.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request, RequestStatus
+
+from ..governor import Governor
+from .cached_length import cached_length
+from .waiting_queue import WaitingQueue, is_deferred
+
+STEPS_IN_FLIGHT = 64
+"""More than any pipeline depth: a bound on the steps whose start is remembered."""
+
+
+class Steps:
+    """The governor's side of one scheduler's steps; all calls come from the engine's thread."""
+
+    def __init__(self, scheduler: Scheduler, governor: Governor[Request]) -> None:
+        self.governor = governor
+        self.cached_tokens = cached_length(scheduler.kv_cache_manager)
+        self.no_room: dict[str, int] = {}  # request id -> KV blocks that were free when it found no room
+        self._scheduler = scheduler
+        self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
+        self._began: deque[tuple[SchedulerOutput, float]] = deque(maxlen=STEPS_IN_FLIGHT)
+        self._last_end_s = 0.0
+
+    def waiting_queue(self) -> WaitingQueue:
+        """What stands in for `Scheduler.waiting`."""
+        return WaitingQueue(self.governor, self.cached_tokens)
+
+    def prepare(self, now: float) -> None:
+        """Before `schedule()`: fix the order of the step that begins at `now`."""
+        self.governor.refresh_heads(self.cached_tokens)
+        self._mark_deferred()
+        self.governor.begin_step(now)
+        self._step_aside()
+
+    def commit(self, output: SchedulerOutput, now: float, began_s: float) -> None:
+        """After `schedule()`: count what it took from the queue."""
+        for request_id, scheduled in _taken_from_queue(output):
+            request = self._scheduler.requests[request_id]
+            self.no_room.pop(request_id, None)
+            left = request.num_tokens - request.num_computed_tokens + scheduled
+            self.governor.dispatched(request_id, now, max(1, left))
+        self._began.append((output, began_s))
+
+    def end(self, output: SchedulerOutput) -> None:
+        """After `update_from_output()`: the step is over."""
+        ended = time.perf_counter()
+        while self._began:
+            candidate, began = self._began.popleft()
+            if candidate is output:
+                # Steps overlap under asynchronous scheduling: a step lasts from the end of the one before.
+                seconds = ended - max(began, self._last_end_s)
+                self.governor.end_step(time.time(), seconds, output.total_num_scheduled_tokens)
+                break
+        self._last_end_s = ended
+
+    def forget(self, requests: Iterable[Request]) -> None:
+        """Requests ended before they were scheduled."""
+        for request in requests:
+            self.no_room.pop(request.request_id, None)
+
+    def watch_allocations(self) -> None:
+        """Learn which waiting requests find no room: `allocate_slots` alone knows."""
+        manager = self._scheduler.kv_cache_manager
+        allocate_slots = manager.allocate_slots
+
+        def watched(request: Request, *args: Any, **kwargs: Any) -> Any:
+            blocks = allocate_slots(request, *args, **kwargs)
+            if blocks is None and request.status is not RequestStatus.RUNNING:
+                self.no_room[request.request_id] = self._free_blocks()
+            return blocks
+
+        manager.allocate_slots = watched
+
+    def _mark_deferred(self) -> None:
+        for request in self._scheduler.deferred_waiting:
+            # One that the last scan skipped for another reason (an adapter slot, say) is held back as well.
+            held = request.status is RequestStatus.WAITING or is_deferred(request)
+            self.governor.queue.set_deferred(request.request_id, held)
+
+    def _step_aside(self) -> None:
+        queue = self.governor.queue
+        others = len(queue) - 1
+        while self._scheduler.running and others > 0 and queue and self._has_no_room(queue.peek()):
+            if not queue.bypass_head():
+                return
+            others -= 1
+
+    def _has_no_room(self, request: Request) -> bool:
+        free_then = self.no_room.get(request.request_id)
+        return free_then is not None and self._free_blocks() <= free_then
+
+
+def _taken_from_queue(output: SchedulerOutput) -> Iterator[tuple[str, int]]:
+    """Requests that this step started or resumed, with their tokens, in the order in which they were taken."""
+    taken = {request.req_id for request in output.scheduled_new_reqs}
+    taken |= output.scheduled_cached_reqs.resumed_req_ids
+    return ((name, tokens) for name, tokens in output.num_scheduled_tokens.items() if name in taken)
