@@ -41,7 +41,7 @@ def start(model: Path, policy_file: Path, asynchronous: bool) -> Iterator[Start]
     def start_engine(policy: dict[str, Any] = SHORT_FIRST, **setup: Any) -> Engine:
         policy_file.write_text(policy_text(**policy))
         scheduler = Setup(model, policy_file, asynchronous=asynchronous, **setup).scheduler()
-        engines.append(Engine(scheduler, asynchronous))
+        engines.append(Engine(scheduler, policy_file, asynchronous))
         return engines[-1]
 
     yield start_engine

@@ -103,6 +103,7 @@ class Engine:
     """Drives a scheduler as EngineCore does: in lockstep, or two steps deep when it is asynchronous."""
 
     scheduler: GovernedScheduler
+    policy_file: Path
     asynchronous: bool = False
     first_scheduled: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -157,6 +158,11 @@ class Engine:
                 return
             self.step()
         raise AssertionError(f"not done after {steps} steps: {list(self.scheduler.requests)}")
+
+    def take_policy(self, generation: int, **fields: Any) -> None:
+        """Change the policy file and let the watcher see it at once."""
+        self.policy_file.write_text(policy_text(generation, **fields))
+        self.scheduler.prefleet.governor._watcher.check()
 
     def metrics(self) -> dict[str, float]:
         """What the exporter serves."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from prefleet_runtime.queueing import Lane
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from tests.vllm.inproc.conftest import FIRST_COME, SHORT_FIRST, Start
-from tests.vllm.inproc.engine import Engine, policy_text
+from tests.vllm.inproc.engine import Engine
 
 
 def add_mix(engine: Engine, longs: int = 3, shorts: int = 4) -> None:
@@ -63,12 +62,11 @@ def test_waits_are_measured_from_arrival(start: Start) -> None:
     assert 100 <= waited < 110
 
 
-def test_a_new_policy_is_taken_between_two_steps(start: Start, policy_file: Path) -> None:
+def test_a_new_policy_is_taken_between_two_steps(start: Start) -> None:
     engine = start(FIRST_COME, budget=300)
     add_mix(engine, longs=3, shorts=2)
     engine.step()
-    policy_file.write_text(policy_text(2, **SHORT_FIRST))
-    engine.scheduler.prefleet.governor._watcher.check()
+    engine.take_policy(2, **SHORT_FIRST)
     engine.run()
     assert engine.first_scheduled == ["long-0", "short-0", "short-1", "long-1", "long-2"]
     assert engine.lanes() == {"all": 1, "short": 2, "long": 2}
