@@ -21,14 +21,13 @@ pytestmark = pytest.mark.controlplane
 Json = dict[str, Any]
 
 NODE = "processes"
-BASE = "127.45"
 
 
 @pytest.fixture(scope="module")
 def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentHandle]:
     folder = tmp_path_factory.mktemp("agent")
     accelerators = {"nvidia.com/gpu": 4}
-    handle = start_agent(plane, folder, name=NODE, address_base=BASE, accelerators=accelerators, back_off_base_s=1)
+    handle = start_agent(plane, folder, name=NODE, accelerators=accelerators, back_off_base_s=1)
     yield handle
     handle.leave()
 
@@ -145,7 +144,7 @@ def test_a_pod_prepares_serves_and_is_reached_through_its_service(cluster: Clust
         },
     )
     address = cluster.wait_ready("web")
-    assert address.startswith(f"{BASE}.")
+    assert address.startswith("127.")
     assert fetch(f"http://{address}:8000/ready") == "from web\n"
     assert cluster.kubectl("logs", "web", "-c", "first") == "prepared\n"
     assert "GET /ready" in cluster.kubectl("logs", "web", "-c", "main", "--tail=2")
@@ -252,7 +251,7 @@ def test_what_a_killed_agent_leaves_ends_and_the_next_agent_goes_on(
     plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     def start() -> AgentHandle:
-        return start_agent(plane, tmp_path / "a", name="mortal", address_base="127.46", forward_services=False)
+        return start_agent(plane, tmp_path / "a", name="mortal", forward_services=False)
 
     cluster = Cluster(plane, namespace)
     agent = start()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.node_agent.addresses import Addresses
+from tests.support.node_agent.addresses import Addresses, AddressesClaimedError, claim
 from tests.support.node_agent.backoff import BackOff
 from tests.support.node_agent.environment import service_variables
 from tests.support.node_agent.fields import UnknownFieldError, field_value
@@ -69,6 +69,17 @@ def test_a_pod_met_again_keeps_its_address() -> None:
 def test_a_base_outside_loopback_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the address base is 10\.1; give two octets within 127\.0\.0\.0/8"):
         Addresses("10.1")
+
+
+def test_a_claimed_range_is_passed_over() -> None:
+    bases = ["127.196", "127.197", "127.198"]
+    first, holder = claim(bases)
+    with holder:
+        second, other = claim(bases)
+        other.close()
+        assert first != second
+        with pytest.raises(AddressesClaimedError, match=rf"in use for all of {first}; stop the node agent"):
+            claim([first])
 
 
 # --- probes

@@ -29,7 +29,7 @@ def parse(arguments: list[str] | None = None) -> AgentSettings:
     add("--kubeconfig", type=Path, required=True, help="credentials of system:node:NAME in system:nodes")
     add("--node", required=True, help="the Node's name")
     add("--workdir", type=Path, required=True, help="folder for pods; one agent's own; keep the path short")
-    add("--address-base", default="127.32", help="two octets: the node's and its pods' addresses (%(default)s)")
+    add("--address-base", help="two octets of 127.0.0.0/8 for node and pods; chosen if left out")
     add("--accelerator", type=_pair, action="append", default=[], metavar="RESOURCE=COUNT")
     add("--label", type=_pair, action="append", default=[], metavar="KEY=VALUE", help="of the Node")
     add("--cpu", default="64")

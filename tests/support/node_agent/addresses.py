@@ -2,15 +2,49 @@
 
 The first address is the node's own. Pods get the next ones round-robin, so that an address is not given to another
 pod while clients may still remember its former owner; a pod met again after a restart keeps its own.
+
+Agents that know nothing of each other share a machine, and two pods at one address would take each other's ports. So
+a range is *claimed*: by listening on LOG_PORT of its first address, which only one process at a time can do.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import socket
+from collections.abc import Iterable
+
+LOG_PORT = 10250
+"""Where a kubelet serves logs."""
+
+BASES = tuple(f"127.{second}" for second in range(32, 96))
+"""What an agent chooses from when it is not told."""
 
 
 class AddressesExhaustedError(RuntimeError):
     """Every address of the range is given out."""
+
+
+class AddressesClaimedError(RuntimeError):
+    """Other agents hold the ranges."""
+
+
+def claim(bases: Iterable[str]) -> tuple[str, socket.socket]:
+    """The first base of which no other agent makes use, and the listening socket that holds it."""
+    tried = list(bases)
+    for base in tried:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((Addresses(base).node, LOG_PORT))
+            listener.listen()
+        except OSError:
+            listener.close()
+        else:
+            return base, listener
+    raise AddressesClaimedError(
+        f"port {LOG_PORT} of the first address is in use for all of {', '.join(tried)}; "
+        "stop the node agent that runs there or give another address base"
+    )
 
 
 class Addresses:

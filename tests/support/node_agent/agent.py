@@ -39,12 +39,13 @@ import logging
 import os
 import random
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
 
-from tests.support.node_agent.addresses import Addresses
+from tests.support.node_agent.addresses import BASES, Addresses, claim
 from tests.support.node_agent.api import Api, Credentials, Json
 from tests.support.node_agent.logs import LogServer
 from tests.support.node_agent.node import keep_lease, register
@@ -55,7 +56,9 @@ from tests.support.node_agent.settings import AgentSettings, Host
 from tests.support.node_agent.watchdog import start_watchdog
 
 READY_FILE = "agent.json"
-"""In the agent's folder while it serves: process id and log port."""
+"""In the agent's folder while it serves: its process id, the Node's name and address."""
+
+_BASE_FILE = "address-base"
 
 _log = logging.getLogger(__name__)
 
@@ -93,18 +96,28 @@ class NodeAgent:
             api = await stack.enter_async_context(Api(Credentials.from_kubeconfig(settings.kubeconfig)))
             connector = aiohttp.TCPConnector(ssl=False, force_close=True, limit=0)
             http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-            host = Host(settings, api, http, Addresses(settings.address_base), random.Random())
-            logs = await stack.enter_async_context(LogServer(host.addresses.node, settings, self._find))
-            await register(host, logs.port)
+            base, listener = self._claim_addresses()
+            await stack.enter_async_context(LogServer(listener, settings, self._find))
+            host = Host(settings, api, http, Addresses(base), random.Random())
+            await register(host)
             await self._forget_strangers(host)
             async with asyncio.TaskGroup() as group:
                 group.create_task(keep_lease(host))
                 group.create_task(self._follow_pods(host))
                 if settings.proxy_kubeconfig:
                     group.create_task(self._forward_services(settings.proxy_kubeconfig))
-                facts = {"pid": os.getpid(), "node": settings.node_name, "log_port": logs.port}
+                facts = {"pid": os.getpid(), "node": settings.node_name, "address": host.addresses.node}
                 _write_atomically(self._workdir / READY_FILE, json.dumps(facts))
                 _log.info("node %s is ready", settings.node_name)
+
+    def _claim_addresses(self) -> tuple[str, socket.socket]:
+        """A range of addresses; the one that this folder's pods had before, if it can be had."""
+        before = self._workdir / _BASE_FILE
+        remembered = [before.read_text()] if before.exists() else []
+        told = self._settings.address_base
+        base, listener = claim([told] if told else [*remembered, *BASES])
+        before.write_text(base)
+        return base, listener
 
     # --- pods
 

@@ -4,7 +4,7 @@
         plane.kubectl("apply", "-f", ...)
 
 The agent acts as system:node:NAME under the Node authoriser; its Service proxy as the administrator, since it looks
-at all pods. Of several agents on one machine only one may forward Services, and each needs its own address base.
+at all pods. Of the agents of one control plane only one may forward Services.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class AgentHandle:
         self.node_name = node_name
         self.workdir = workdir
         self.log = process.log
-        self.pid: int = json.loads((workdir / READY_FILE).read_text())["pid"]
+        facts = json.loads((workdir / READY_FILE).read_text())
+        self.pid: int = facts["pid"]
+        self.address: str = facts["address"]
 
     def stop(self) -> None:
         """Ends the agent and every process of its pods; the pods stay in the API. Twice is harmless."""
@@ -73,7 +75,6 @@ def start_agent(
     default_image: Path | None = None,
     images: Mapping[str, Path] | None = None,
     accelerators: Mapping[str, int] | None = None,
-    address_base: str = "127.32",
     forward_services: bool = True,
     back_off_base_s: float | None = None,
     flags: tuple[str, ...] = (),
@@ -87,7 +88,7 @@ def start_agent(
     command = [
         *(sys.executable, "-m", "tests.support.node_agent"),
         *("--kubeconfig", str(plane.kubeconfig_for(f"system:node:{name}", ["system:nodes"]))),
-        *("--node", name, "--workdir", str(workdir), "--address-base", address_base),
+        *("--node", name, "--workdir", str(workdir)),
         *("--default-image-folder", str(default_image or sys.prefix)),
         *(f"--image={glob}={folder}" for glob, folder in (images or {}).items()),
         *(f"--accelerator={resource}={count}" for resource, count in (accelerators or {}).items()),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 import ssl
 import tempfile
 from collections.abc import Callable
@@ -32,13 +33,12 @@ _CHUNK = 64 * 1024
 
 
 class LogServer:
-    """An asynchronous context; `port` is known inside it."""
+    """An asynchronous context; serves on a socket that listens already, and closes it."""
 
-    def __init__(self, address: str, settings: AgentSettings, find_pod: FindPod) -> None:
-        self._address = address
+    def __init__(self, listener: socket.socket, settings: AgentSettings, find_pod: FindPod) -> None:
+        self._listener = listener
         self._settings = settings
         self._find_pod = find_pod
-        self.port = 0
 
     async def __aenter__(self) -> LogServer:
         app = web.Application()
@@ -46,8 +46,7 @@ class LogServer:
         app.router.add_route("*", "/{rest:.*}", _refuse)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._address, 0, ssl_context=self._tls()).start()
-        self.port = self._runner.addresses[0][1]
+        await web.SockSite(self._runner, self._listener, ssl_context=self._tls()).start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -59,7 +58,7 @@ class LogServer:
             context.load_cert_chain(self._settings.certificate, self._settings.key)
             return context
         with tempfile.NamedTemporaryFile() as file:
-            file.write(self_signed(self._address, datetime.now(UTC)))
+            file.write(self_signed(self._listener.getsockname()[0], datetime.now(UTC)))
             file.flush()
             context.load_cert_chain(file.name)
         return context
@@ -72,7 +71,9 @@ class LogServer:
             return web.Response(status=404, text=f"no {where['container']} of {where['pod']} is on this node")
         if refused := {"sinceSeconds", "sinceTime", "timestamps"} & request.query.keys():
             return web.Response(status=400, text=f"{', '.join(sorted(refused))}: this node keeps no times of log lines")
-        number = container.restart_count - (request.query.get("previous") == "true")
+        # While a container waits to be started again, its last instance is the previous one too.
+        previous = request.query.get("previous") == "true" and not container.waiting_for
+        number = container.restart_count - previous
         log = pod.sandbox.log_file(container.name, number)
         if number < 0 or not log.exists():
             reason = (container.waiting_for or {}).get("reason", "no such instance")

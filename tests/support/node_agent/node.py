@@ -13,6 +13,7 @@ import os
 import platform
 from datetime import UTC, datetime
 
+from tests.support.node_agent.addresses import LOG_PORT
 from tests.support.node_agent.api import MERGE_PATCH, Api, ApiError, Json
 from tests.support.node_agent.settings import AgentSettings, Host
 from tests.support.node_agent.status import timestamp
@@ -25,10 +26,10 @@ _RETRY_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-async def register(host: Host, log_port: int) -> None:
+async def register(host: Host) -> None:
     """Makes the Node exist and be ready; tries until the API server lets it."""
     settings = host.settings
-    node = node_object(settings, host.addresses.node, log_port, host.now())
+    node = node_object(settings, host.addresses.node, host.now())
     while True:
         try:
             await _create(host.api, node)
@@ -48,7 +49,7 @@ async def _create(api: Api, node: Json) -> None:
             raise
 
 
-def node_object(settings: AgentSettings, address: str, log_port: int, now: datetime) -> Json:
+def node_object(settings: AgentSettings, address: str, now: datetime) -> Json:
     resources = {"cpu": settings.cpu, "memory": settings.memory, "pods": "500", "ephemeral-storage": "100Gi"}
     resources |= {name: str(count) for name, count in settings.accelerators.items()}
     labels = {
@@ -74,7 +75,7 @@ def node_object(settings: AgentSettings, address: str, log_port: int, now: datet
             "allocatable": resources,
             "conditions": [ready],
             "addresses": [{"type": "InternalIP", "address": address}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": log_port}},
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": LOG_PORT}},
             "nodeInfo": _node_info(),
         },
     }

@@ -1,9 +1,9 @@
 """One pod on this node, from the moment it is bound until it is gone from the API.
 
-Three things run side by side: the *work* (volumes, init containers in order, then all containers), the *refresh* of
-published volumes (60-90 s jittered, and at once when labels, annotations or spec of the pod change, as a kubelet
-does), and the *reporting* of the status, which is written when it differs from what was written last. A deletion
-stops the containers within the grace, reports how they ended and removes the pod from the API.
+Three things run side by side: the *work* (volumes, init containers in order, then all containers), during it the
+*refresh* of published volumes (60-90 s jittered, and at once when labels, annotations or spec of the pod change, as
+a kubelet does), and the *reporting* of the status, which is written when it differs from what was written last. A
+deletion stops the containers within the grace, reports how they ended and removes the pod from the API.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Pod:
         self._init = [Container(each, self.sandbox, is_init=True) for each in spec.get("initContainers", [])]
         statuses = {item["name"]: item for item in before.get("containerStatuses", [])}
         self._main = [Container(each, self.sandbox, previous=statuses.get(each["name"])) for each in spec["containers"]]
-        self._mounted = self._initialized = self._init_failed = False
+        self._initialized = self._init_failed = False
         self._vanished = False
         self._started_at: str = before.get("startTime") or timestamp(host.now())
         self._reported: Json = {}
@@ -73,14 +73,14 @@ class Pod:
     async def run(self) -> None:
         """Returns when the pod is gone. Cancelled, it leaves processes and API object as they are."""
         work = asyncio.create_task(self._work())
-        others = [asyncio.create_task(self._keep_refreshed()), asyncio.create_task(self._keep_reported())]
+        reporting = asyncio.create_task(self._keep_reported())
         try:
             await self._until_deleted(work)
             await self._end(work)
         finally:
-            for task in (work, *others):
+            for task in (work, reporting):
                 task.cancel()
-            await asyncio.gather(work, *others, return_exceptions=True)
+            await asyncio.gather(work, reporting, return_exceptions=True)
         await self._delete()
         self.sandbox.remove()
 
@@ -104,16 +104,23 @@ class Pod:
             return
         self._show_waiting("ContainerCreating" if not self._init else "PodInitializing")
         await self._mount()
+        refreshing = asyncio.create_task(self._keep_refreshed())
+        try:
+            await self._run_containers()
+        finally:
+            refreshing.cancel()
+        self._dirty.set()
+
+    async def _run_containers(self) -> None:
+        """Returns when all are over for good."""
         for container in self._init:
             await container.run()
             if container.exit_code != 0:
                 self._init_failed = not container.stopping.is_set()
-                self._dirty.set()
                 return
         self._initialized = True
         self._show_waiting("ContainerCreating")
         await asyncio.gather(*(container.run() for container in self._main))
-        self._dirty.set()
 
     def _show_waiting(self, reason: str, message: str = "") -> None:
         for container in (*self._init, *self._main):
@@ -126,7 +133,6 @@ class Pod:
         while True:
             try:
                 await self.sandbox.volumes.mount(self._host.now())
-                self._mounted = True
                 return
             except VolumeError as error:
                 if str(error) != told:
@@ -143,8 +149,7 @@ class Pod:
             except TimeoutError:
                 _log.debug("%s: time to refresh volumes", self.sandbox.title)
             self._changed.clear()
-            if self._mounted:
-                await self._refresh()
+            await self._refresh()
 
     async def _refresh(self) -> None:
         try:

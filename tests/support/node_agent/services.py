@@ -3,7 +3,7 @@
 Pods are found by the Service's selector, not through EndpointSlices, since the API refuses loopback addresses there.
 A port without ready pods is not listened on, so that a client is refused as kube-proxy would refuse it. Each new
 connection goes to the next pod; connections that are open stay where they are. Headless Services, those without a
-selector, and UDP are left out. One agent per machine may do this, since a ClusterIP can be bound only once.
+selector, and UDP are left out. One agent of a cluster may do this, since a ClusterIP can be bound only once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ Address = tuple[str, int]
 
 _CONNECT_S = 2.0
 _CHUNK = 64 * 1024
+_BACKLOG = 1024
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class Listener:
         self._server: asyncio.Server | None = None
 
     async def open(self, address: Address) -> None:
-        self._server = await asyncio.start_server(self._connected, *address)
+        self._server = await asyncio.start_server(self._connected, *address, backlog=_BACKLOG)
 
     def close(self) -> None:
         """Takes no new connections; those open go on."""
@@ -141,7 +142,11 @@ class Listener:
             _log.debug("no pod took the connection: %s", error)
             writer.transport.abort()
             return
-        await asyncio.gather(_pipe(reader, backend_writer), _pipe(backend_reader, writer))
+        try:
+            await asyncio.gather(_pipe(reader, backend_writer), _pipe(backend_reader, writer))
+        finally:
+            writer.close()
+            backend_writer.close()
 
     def _next(self) -> Address:
         if not self.backends:

@@ -26,7 +26,8 @@ class AgentSettings:
     kubeconfig: Path
     node_name: str
     workdir: Path
-    address_base: str = "127.32"
+    address_base: str | None = None
+    """Two octets within 127.0.0.0/8; a range that no other agent claims is chosen if left out."""
     cpu: str = "64"
     memory: str = "256Gi"
     accelerators: Mapping[str, int] = field(default_factory=dict)
