@@ -211,6 +211,12 @@ def test_a_pod_that_is_never_restarted_keeps_its_end(cluster: Cluster, script: s
     assert status["restartCount"] == 0
 
 
+def test_a_log_is_followed_to_the_containers_end(cluster: Cluster) -> None:
+    cluster.apply(pod("talks", shell("echo one; sleep 1; echo two"), restartPolicy="Never"))
+    wait_until(lambda: cluster.pod("talks")["status"]["phase"] == "Running")
+    assert cluster.kubectl("logs", "-f", "talks") == "one\ntwo\n"
+
+
 def test_a_container_that_fails_its_liveness_probe_is_started_again(cluster: Cluster) -> None:
     probe = {"exec": {"command": ["test", "-f", "/data/alive"]}, "periodSeconds": 1, "failureThreshold": 1}
     script = "if test -f /data/second; then touch /data/alive; fi; touch /data/second; sleep 60"

@@ -8,6 +8,7 @@ port can read the logs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import ssl
@@ -93,6 +94,14 @@ async def _refuse(request: web.Request) -> web.Response:
 async def _send(request: web.Request, log: Path, is_written: Callable[[], bool]) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
+    # Who follows a log goes away in the middle of it.
+    with contextlib.suppress(ConnectionResetError):
+        await _copy(request, response, log, is_written)
+        await response.write_eof()
+    return response
+
+
+async def _copy(request: web.Request, response: web.StreamResponse, log: Path, is_written: Callable[[], bool]) -> None:
     tail, limit = request.query.get("tailLines"), int(request.query.get("limitBytes", 2**62))
     follow = request.query.get("follow") == "true"
     position = tail_position(log, int(tail)) if tail else 0
@@ -104,10 +113,8 @@ async def _send(request: web.Request, log: Path, is_written: Callable[[], bool])
             position += len(chunk)
             limit -= len(chunk)
         if not more or not limit:
-            break
+            return
         await asyncio.sleep(_POLL_S)
-    await response.write_eof()
-    return response
 
 
 def _read(log: Path, position: int, size: int) -> bytes:
