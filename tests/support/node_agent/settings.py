@@ -16,7 +16,7 @@ from tests.support.node_agent.api import Api
 from tests.support.node_agent.backoff import BackOff
 
 REFRESH_S = (60.0, 90.0)
-"""A kubelet's period for ConfigMap volumes and its jitter. On purpose no setting: see the package's description."""
+"""A kubelet's period for ConfigMap volumes and its jitter. On purpose no setting: see `agent`."""
 
 
 @dataclass(frozen=True)
