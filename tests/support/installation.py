@@ -189,17 +189,20 @@ class Fleet:
 
     def apply(self, **spec: Any) -> None:
         """kubectl apply of a simulated fleet with these parts of the spec."""
+        self.plane.kubectl("apply", "-f", "-", stdin=json.dumps(self.document(**spec)))
+
+    def document(self, **spec: Any) -> Json:
+        """The PrefillPolicy of a simulated fleet with these parts of the spec."""
         base = {
             "model": {"source": {"hub": {"repo": "example/model"}}, "servedName": "chat"},
             "engine": {"type": "Simulator"},
         }
-        document = {
+        return {
             "apiVersion": "prefleet.dev/v1alpha1",
             "kind": "PrefillPolicy",
             "metadata": {"name": self.name, "namespace": self.namespace},
             "spec": base | spec,
         }
-        self.plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
 
     def delete(self) -> None:
         """kubectl delete, without waiting for the children."""

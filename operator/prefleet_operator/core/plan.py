@@ -53,6 +53,9 @@ from prefleet_operator.core.status import (
 from prefleet_operator.core.tuner import decide
 from prefleet_operator.core.tuning import TunerMemory, TuningDecision, format_time, recall, settle, to_status
 
+FIRST_METRICS_S = 60
+"""How long a pod may serve before its metrics are missed: two scrapes at Prometheus's usual interval."""
+
 
 @dataclass(frozen=True, slots=True)
 class LivePolicy:
@@ -207,12 +210,19 @@ def judge_metrics(situation: Situation, facts: Facts) -> Verdict:
     reading: Reading[HistogramSnapshot] = situation.metrics.lengths
     if isinstance(reading, Missing):
         message = f"{source} has no request lengths: {reading.reason}"
-        return Verdict(kind, FALSE, Reason.METRICS_MISSING, message, noisy=True)
+        outcome = UNKNOWN if _just_ready(facts) else FALSE
+        return Verdict(kind, outcome, Reason.METRICS_MISSING, message, noisy=True)
     if isinstance(reading, Stale):
         age_s = round(facts.now - reading.at_s)
         message = f"{source} answers, but its request lengths are {age_s} seconds old: see whether it still scrapes."
         return Verdict(kind, FALSE, Reason.METRICS_STALE, message, noisy=True)
     return Verdict(kind, TRUE, Reason.METRICS_FRESH, f"{source} answers with fresh request lengths.")
+
+
+def _just_ready(facts: Facts) -> bool:
+    """Whether some pod has been ready for so short that it need not have been measured yet."""
+    newest = max((pod.ready_since_s or 0 for pod in facts.ready_pods()), default=0)
+    return facts.now - newest < FIRST_METRICS_S
 
 
 def judge_tuned(decision: TuningDecision) -> Verdict:
