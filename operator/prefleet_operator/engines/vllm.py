@@ -72,7 +72,11 @@ _SHARED_MEMORY: Final[Object] = {"name": "shm", "emptyDir": {"medium": "Memory"}
 
 def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
     given, additional = split_additional_config(pod.spec.roles()[pod.role].args, pod.role)
-    additional[RUNTIME_SETTINGS_KEY] = {"policy_file": policy_path(pod.role), "exporter_port": EXPORTER_PORT}
+    additional[RUNTIME_SETTINGS_KEY] = {
+        "policy_file": policy_path(pod.role),
+        "exporter_host": "0.0.0.0",
+        "exporter_port": EXPORTER_PORT,
+    }
     return (
         *given,
         *_model_arguments(source),
