@@ -35,7 +35,7 @@ from prefleet_operator.api import (
 )
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Stale
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.runtime_policy import to_runtime_policies
+from prefleet_operator.core.runtime_policy import to_runtime_policy
 from prefleet_operator.core.status import (
     FALSE,
     TRUE,
@@ -109,7 +109,7 @@ def make_plan(situation: Situation, now: float) -> Plan:
     """Decide about one fleet; `now` in Unix seconds."""
     memory = recall_memory(situation, now)
     decision, memory = decide(situation.metrics, situation.spec, memory, now)
-    policy = _next_policy(situation, to_runtime_policies(decision, situation.spec, 0).prefill)
+    policy = _next_policy(situation, to_runtime_policy(decision, situation.spec, 0))
     status = _next_status(situation, decision, memory, policy, now)
     return Plan(
         policy=policy,
