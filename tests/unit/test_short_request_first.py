@@ -168,6 +168,18 @@ def test_put_back_requests_keep_their_places_whatever_the_order() -> None:
     assert queue.counters.requeues == 3
 
 
+def test_a_put_back_leaves_the_order_of_the_rest() -> None:
+    """The debt of an aged long that came back is projected once: 500 is paid by ten shorts of 100 at a half."""
+    queue = queue_of("l1 l2", aged_share=0.5)
+    for number in range(15):
+        queue.add(f"s{number}", facts(f"s{number}", prompt_tokens=100))
+    queue.begin_step(AGED)
+    before = order(queue)
+    assert before.split().index("l2") == 11
+    queue.prepend(queue.pop(), facts("l1"))
+    assert order(queue) == before
+
+
 def test_a_preempted_request_goes_before_all() -> None:
     queue = queue_of("s1 l1")
     queue.add("e", facts("e", priority=-1))
@@ -229,6 +241,27 @@ def test_degradation(words: str, share: float, steps: list[int], episodes: int) 
         queue.commit(name, AGED, 1000 if name[0] == "l" else 3000)
     queue.begin_step(AGED)
     assert queue.counters.degradations == episodes
+
+
+def test_one_long_held_back_over_many_steps_counts_once() -> None:
+    queue = queue_of("l1 l2 s1 s2 s3 s4 s5")
+    for _ in range(5):
+        dispatch(queue, AGED, 1000)
+    assert queue.counters.degradations == 0
+
+
+def test_an_aged_long_that_was_not_held_ends_the_row() -> None:
+    """l2, l3 are held; l4 ages only after the debt is paid, so it goes at once; l5 is held: no three in a row."""
+    queue = queue_of("l1 l2 l3 s1 s2 s3 s4 s5")
+    for _ in range(3):
+        assert dispatch(queue, AGED, 1000)[0] == "l"
+        assert dispatch(queue, AGED, 3000)[0] == "s"
+    queue.add("l4", facts("l4", arrival_s=AGED))
+    queue.add("l5", facts("l5", arrival_s=AGED))
+    assert dispatch(queue, 2 * AGED, 1000) == "l4"
+    queue.begin_step(2 * AGED)
+    assert order(queue).startswith("s4")
+    assert queue.counters.degradations == 0
 
 
 def test_a_short_between_ends_the_run_of_promotions_at_share_1() -> None:
