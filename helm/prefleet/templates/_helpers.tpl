@@ -53,7 +53,7 @@ metricsSources: {{ toJson .Values.metricsSources }}
   verbs: [patch]
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, list, watch, create, patch]
+  verbs: [list, watch, create, patch]
 - apiGroups: [""]
   resources: [services]
   verbs: [list, watch, create, patch, delete]
