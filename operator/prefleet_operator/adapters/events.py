@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from datetime import UTC, datetime
 from prefleet_operator.adapters.kube import EVENTS, ConflictError, Kube, KubeError, NotFoundError, Object
 from prefleet_operator.api import GROUP, KIND, VERSION
 from prefleet_operator.core.plan import Event
+from prefleet_operator.core.status import wording
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Recorder:
 
 def event_name(policy: str, uid: str, event: Event) -> str:
     """The same name for the same happening: equal but for the numbers in its message."""
-    words = re.sub(r"\d+(\.\d+)?", "#", event.message)
+    words = wording(event.message)
     digest = hashlib.sha256(f"{uid}/{event.reason}/{event.warning}/{words}".encode()).hexdigest()
     return f"{policy}.{digest[:16]}"
 

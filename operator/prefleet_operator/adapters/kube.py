@@ -15,10 +15,11 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import yaml
@@ -26,6 +27,7 @@ from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, ApiException, Configuration
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 WRITE_TIMEOUT_S = 2.5
 """Less than what lies between the lease's renew deadline and its duration: see app/leader.py."""
@@ -310,11 +312,11 @@ def _message(data: bytes) -> str:
         return data.decode(errors="replace")[:300]
 
 
-async def until_answered(ask: Callable[[], Any], pauses_s: tuple[float, ...] = (0.5, 1, 2, 5, 10)) -> Any:
+async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
     """Ask again while the API server is away, with growing pauses, for as long as it takes."""
-    for turn in range(10**9):
+    for pause_s in chain((0.5, 1.0, 2.0, 5.0), repeat(10.0)):
         try:
             return await ask()
         except UnavailableError:
-            await asyncio.sleep(pauses_s[min(turn, len(pauses_s) - 1)])
-    raise AssertionError("unreachable")
+            await asyncio.sleep(pause_s)
+    raise AssertionError("the pauses never end")

@@ -21,6 +21,7 @@ from prefleet_operator.adapters.kube import GoneError, Kube, KubeError, Object, 
 
 logger = logging.getLogger(__name__)
 
+RECONNECT_PAUSE_S = 0.1
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 
 
@@ -135,6 +136,7 @@ class Watcher(Generic[R]):
                     version = found["metadata"]["resourceVersion"]
                     self._take(change, found)
                     failures = 0
+                await asyncio.sleep(RECONNECT_PAUSE_S)
             except GoneError:
                 version = None
             except KubeError as error:

@@ -85,18 +85,22 @@ class Workqueue:
 
     async def _turn(self, key: Key) -> float:
         """Work once; seconds until the key's next turn may begin."""
-        try:
-            await self._work(key)
-        except WorkFailedError:
-            pass
-        except Exception:
-            logger.exception("%s/%s: this should not happen; trying again", *key)
-        else:
+        if await self._succeeds(key):
             self._failures.pop(key, None)
             return self._gap_s
         self._dirty.add(key)
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         return float(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 20), LONGEST_PAUSE_S))
+
+    async def _succeeds(self, key: Key) -> bool:
+        try:
+            await self._work(key)
+        except WorkFailedError:
+            return False
+        except Exception:
+            logger.exception("%s/%s: this should not happen; trying again", *key)
+            return False
+        return True
 
     def _pause(self, key: Key, pause_s: float) -> None:
         self._pauses[key] = asyncio.get_running_loop().call_later(pause_s, self._resume, key)

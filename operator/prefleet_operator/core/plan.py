@@ -181,7 +181,7 @@ def _next_status(
         judge_ready(facts),
         judge_policy_active(facts),
         judge_metrics(situation, facts),
-        judge_tuned(decision),
+        judge_tuned(decision, noisy=tuning == previous.tuning),
     )
     roles = role_statuses(facts)
     return status.model_copy(
@@ -225,12 +225,15 @@ def _just_ready(facts: Facts) -> bool:
     return facts.now - newest < FIRST_METRICS_S
 
 
-def judge_tuned(decision: TuningDecision) -> Verdict:
-    """Tuned: the values that run, or that are advised, rest on evidence or on a pin."""
+def judge_tuned(decision: TuningDecision, noisy: bool) -> Verdict:
+    """Tuned: the values that run, or that are advised, rest on evidence or on a pin.
+
+    `noisy`: the evidence has not changed enough to be written anew, so neither have the numbers in the message.
+    """
     leading = decision.leading
     missing = leading.reason in (Reason.METRICS_MISSING, Reason.METRICS_STALE)
     status = TRUE if decision.settled else UNKNOWN if missing else FALSE
-    return Verdict(ConditionType.TUNED, status, leading.reason, leading.message, noisy=True)
+    return Verdict(ConditionType.TUNED, status, leading.reason, leading.message, noisy)
 
 
 def _move(situation: Situation, decision: TuningDecision, effective: EffectiveStatus, now: float) -> Move:

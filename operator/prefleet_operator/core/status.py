@@ -175,7 +175,7 @@ def merge_conditions(
 
 def _merge(old: Condition | None, verdict: Verdict, generation: int, now: float) -> Condition:
     kept = old is not None and old.status is verdict.status
-    same_words = old is not None and old.reason == verdict.reason and _words(old.message) == _words(verdict.message)
+    same_words = old is not None and old.reason == verdict.reason and wording(old.message) == wording(verdict.message)
     return Condition(
         type=verdict.type,
         status=verdict.status,
@@ -186,8 +186,9 @@ def _merge(old: Condition | None, verdict: Verdict, generation: int, now: float)
     )
 
 
-def _words(message: str) -> str:
-    return re.sub(r"\d+(\.\d+)?", "#", message)
+def wording(message: str) -> str:
+    """A sentence without its numbers: equal for two sentences that differ in nothing else."""
+    return re.sub(r"\d[\d.,]*", "#", message)
 
 
 def changed_at(status: PrefillPolicyStatus, effective: EffectiveStatus) -> int | None:

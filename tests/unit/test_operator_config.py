@@ -1,0 +1,63 @@
+"""The installation's configuration: what it says, and with which sentence a wrong one is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefleet_operator.app.config import ConfigError, load_config, parse_config
+from prefleet_operator.app.sources import make_sources
+
+GOOD: dict[str, Any] = {"runtimeImage": "prefleet/prefleet:1"}
+SOURCE: dict[str, Any] = {"name": "cluster", "type": "Prometheus", "url": "http://prometheus:9090"}
+
+
+def test_a_small_configuration_gets_defaults() -> None:
+    config = parse_config(GOOD)
+    assert (config.loop_interval_s, config.namespaces, config.metrics_sources) == (5.0, (), ())
+
+
+async def test_sources_are_known_by_name_and_pod_scrape_is_always_there() -> None:
+    sources = make_sources(parse_config(GOOD | {"metricsSources": [SOURCE]}))
+    assert list(sources) == ["PodScrape", "cluster"]
+    for source in sources.values():
+        await source.close()
+
+
+def test_flags_replace_the_namespaces_of_the_file() -> None:
+    config = parse_config(GOOD | {"namespaces": ["a"]})
+    assert config.with_namespaces(()).namespaces == ("a",)
+    assert config.with_namespaces(("b", "c")).namespaces == ("b", "c")
+
+
+@pytest.mark.parametrize(
+    ("raw", "sentence"),
+    [
+        pytest.param(None, "the configuration is empty", id="an empty file"),
+        pytest.param({}, "runtimeImage: is missing: write it", id="no runtime image"),
+        pytest.param(GOOD | {"runtimeImages": "x"}, "runtimeImages: is not a setting", id="a misspelt setting"),
+        pytest.param(GOOD | {"loopInterval": "100ms"}, "100ms would flood the API server", id="a busy loop"),
+        pytest.param(GOOD | {"loopInterval": "5"}, 'such as "500ms" or "8s"', id="an interval without a unit"),
+        pytest.param(
+            GOOD | {"metricsSources": [SOURCE, SOURCE]}, "cluster is defined twice", id="a source defined twice"
+        ),
+        pytest.param(
+            GOOD | {"metricsSources": [SOURCE | {"name": "PodScrape"}]}, "PodScrape is defined twice", id="a taken name"
+        ),
+        pytest.param(
+            GOOD | {"metricsSources": [SOURCE | {"url": "prometheus:9090"}]}, "metricsSources.0.url", id="no scheme"
+        ),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_the_fix(raw: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse_config(raw)
+    assert sentence in str(refusal.value)
+
+
+def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("runtimeImage: [")
+    with pytest.raises(ConfigError, match=r"config\.yaml: cannot be read as YAML"):
+        load_config(path)

@@ -1,0 +1,164 @@
+"""The decision about one fleet: what runs, under which generation, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prefleet_operator.api import PrefillPolicyStatus, Role, SchedulingPolicy
+from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Sample, Stale
+from prefleet_operator.core.plan import FIRST_METRICS_S, LivePolicy, Plan, Situation, make_plan
+from prefleet_runtime.contract import PolicyName, RuntimePolicy
+
+from tests.support.policies import make_spec
+
+NOW = 1_700_000_000.0
+PINNED: dict[str, Any] = {"threshold": 900, "longMaxWait": "4s"}
+LENGTHS = HistogramSnapshot(bounds=(100.0, 1000.0), counts=(5.0, 5.0, 0.0))
+
+
+def pod(name: str = "p0", role: Role = Role.PREFILL, generation: Reading[int] | None = None, **given: Any) -> PodView:
+    reading = generation or Sample(1, NOW)
+    defaults: dict[str, Any] = {"ip": "10.0.0.1", "ready": True, "ready_since_s": NOW - 3600}
+    return PodView(name=name, role=role, reported_generation=reading, **(defaults | given))
+
+
+def situation(**given: Any) -> Situation:
+    defaults: dict[str, Any] = {
+        "spec": make_spec(scheduling=PINNED),
+        "generation": 1,
+        "status": PrefillPolicyStatus(),
+        "live": None,
+        "metrics": FleetMetrics(),
+    }
+    return Situation(**(defaults | given))
+
+
+def after(before: Situation, plan: Plan, **given: Any) -> Situation:
+    """The situation once a plan has been carried out."""
+    live = LivePolicy(plan.policy, plan.policy.generation)
+    return replace(before, status=plan.status, live=live, **given)
+
+
+def reasons(plan: Plan) -> dict[str, tuple[str, str]]:
+    return {c.type.value: (c.status.value, c.reason) for c in plan.status.conditions}
+
+
+def test_a_new_fleet_starts_with_generation_1() -> None:
+    plan = make_plan(situation(), NOW)
+    assert plan.policy == RuntimePolicy(
+        generation=1, policy=PolicyName.SHORT_REQUEST_FIRST, threshold=900, long_max_wait_ms=4000
+    )
+    assert [move.reason for move in plan.status.history] == ["FleetCreated"]
+    assert plan.events[0].message == "The fleet starts with ShortRequestFirst with threshold 900 and longMaxWait 4s."
+
+
+def test_without_a_pin_and_without_samples_a_new_fleet_runs_fcfs_and_says_so() -> None:
+    plan = make_plan(situation(spec=make_spec()), NOW)
+    assert plan.policy.policy is PolicyName.FCFS
+    assert plan.status.effective is not None
+    assert plan.status.effective.policy is SchedulingPolicy.FCFS
+    assert "FCFS runs until a threshold is known" in plan.status.conditions[-1].message
+
+
+def test_a_plan_that_was_carried_out_is_the_same_plan_again() -> None:
+    first = situation()
+    plan = make_plan(first, NOW)
+    again = make_plan(after(first, plan), NOW + 3)
+    assert again.policy == plan.policy
+    assert again.status == plan.status
+    assert again.events == ()
+
+
+def test_another_setting_gets_the_next_generation() -> None:
+    first = situation()
+    carried_out = after(first, make_plan(first, NOW))
+    changed = replace(carried_out, spec=make_spec(scheduling=PINNED | {"threshold": 950}), generation=2)
+    plan = make_plan(changed, NOW + 60)
+    assert (plan.policy.generation, plan.policy.threshold) == (2, 950)
+    assert plan.status.history[-1].reason == "SpecChanged"
+    assert plan.status.observed_generation == 2
+
+
+def test_a_lost_status_adopts_what_the_config_map_says() -> None:
+    tuned = RuntimePolicy(generation=7, policy=PolicyName.SHORT_REQUEST_FIRST, threshold=640, long_max_wait_ms=3000)
+    plan = make_plan(situation(spec=make_spec(), live=LivePolicy(tuned, 7)), NOW)
+    assert plan.policy == tuned
+    assert plan.status.history[-1].reason == "Adopted"
+
+
+def test_an_operator_that_ended_between_config_map_and_status_adopts_its_own_last_move() -> None:
+    first = situation(spec=make_spec())
+    carried_out = after(first, make_plan(first, NOW))
+    moved = RuntimePolicy(generation=2, policy=PolicyName.SHORT_REQUEST_FIRST, threshold=640, long_max_wait_ms=3000)
+    plan = make_plan(replace(carried_out, live=LivePolicy(moved, 2)), NOW + 60)
+    assert plan.policy == moved
+    assert [move.generation for move in plan.status.history] == [1, 2]
+
+
+def test_a_config_map_that_somebody_changed_is_put_right_under_a_higher_generation() -> None:
+    first = situation()
+    plan = make_plan(first, NOW)
+    foreign = LivePolicy(plan.policy.model_copy(update={"threshold": 5, "generation": 40}), 40, ours=False)
+    corrected = make_plan(replace(after(first, plan), live=foreign), NOW + 60)
+    assert (corrected.policy.generation, corrected.policy.threshold) == (41, 900)
+    assert corrected.status.history[-1].reason == "DriftCorrected"
+
+
+def test_a_config_map_that_cannot_be_read_does_not_turn_the_generation_back() -> None:
+    first = situation()
+    garbage = LivePolicy(policy=None, generation=12, ours=False)
+    plan = make_plan(replace(after(first, make_plan(first, NOW)), live=garbage), NOW)
+    assert plan.policy.generation == 13
+
+
+def test_a_deleted_config_map_comes_back_above_the_generation_that_the_status_knows() -> None:
+    first = situation()
+    plan = make_plan(replace(after(first, make_plan(first, NOW)), live=None), NOW)
+    assert plan.policy.generation == 2
+
+
+def test_the_history_is_bounded() -> None:
+    current = situation()
+    for turn in range(25):
+        spec = make_spec(scheduling=PINNED | {"threshold": 100 + turn})
+        current = after(current, make_plan(replace(current, spec=spec), NOW + turn))
+    assert [move.generation for move in current.status.history] == list(range(16, 26))
+
+
+def test_pods_whose_annotation_is_behind_are_annotated() -> None:
+    pods = (pod("new"), pod("old"), pod("current"), pod("leaving", terminating=True))
+    generations = {"new": None, "old": 3, "current": 1, "leaving": None}
+    plan = make_plan(situation(pods=pods, pod_generations=generations), NOW)
+    assert plan.annotate == ("new", "old")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "ready_for_s", "expected"),
+    [
+        pytest.param(Sample(LENGTHS, NOW), 3600, ("True", "MetricsFresh"), id="fresh lengths are available"),
+        pytest.param(Missing("down."), 3600, ("False", "MetricsMissing"), id="missing is False"),
+        pytest.param(Missing("down."), FIRST_METRICS_S - 1, ("Unknown", "MetricsMissing"), id="a new pod gets time"),
+        pytest.param(Stale(LENGTHS, NOW - 90), 3600, ("False", "MetricsStale"), id="stale is False"),
+    ],
+)
+def test_metrics_available(lengths: Reading[HistogramSnapshot], ready_for_s: float, expected: tuple[str, str]) -> None:
+    pods = (pod(ready_since_s=NOW - ready_for_s),)
+    plan = make_plan(situation(metrics=FleetMetrics(lengths=lengths), pods=pods), NOW)
+    assert reasons(plan)["MetricsAvailable"] == expected
+
+
+def test_an_unknown_metrics_source_is_named_with_those_that_there_are() -> None:
+    spec = make_spec().model_copy(update={"metrics_source": "nowhere"})
+    plan = make_plan(situation(spec=spec, sources=("PodScrape", "cluster")), NOW)
+    (condition,) = [c for c in plan.status.conditions if c.type.value == "MetricsAvailable"]
+    assert condition.reason == "UnknownMetricsSource"
+    assert "name one of PodScrape, cluster" in condition.message
+    assert [event.warning for event in plan.events if event.reason == "UnknownMetricsSource"] == [True]
+
+
+def test_ages_that_tick_do_not_change_the_status() -> None:
+    first = situation(metrics=FleetMetrics(lengths=Stale(LENGTHS, NOW - 90)), pods=(pod(),))
+    plan = make_plan(first, NOW)
+    assert make_plan(after(first, plan), NOW + 5).status == plan.status

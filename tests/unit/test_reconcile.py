@@ -1,0 +1,291 @@
+"""Reconciling over an API in memory: what is written, in which order, and what a fault leaves behind."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import pytest
+from prefleet_operator.adapters.events import Recorder, event_name
+from prefleet_operator.adapters.kube import (
+    RESOURCES_BY_KIND,
+    ConflictError,
+    Kube,
+    NotFoundError,
+    Object,
+    RefusedError,
+    Resource,
+)
+from prefleet_operator.app.apply import Applier, merge_patch
+from prefleet_operator.app.gather import Cluster
+from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
+from prefleet_operator.app.readings import HOLD_S, Readings, hold_generations
+from prefleet_operator.app.reconcile import Outcome, Reconciler
+from prefleet_operator.app.workqueue import WorkFailedError
+from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
+from prefleet_operator.core.plan import Event
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.render import FIELD_MANAGER, InstallationDefaults
+
+NOW = 1_700_000_000.0
+KINDS = {resource: kind for kind, resource in RESOURCES_BY_KIND.items()}
+
+
+class MemoryApi:
+    """The few calls that reconciling makes, over one dict; versions rise, conflicts and ownership are as real."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Object] = {}
+        self.version = 100
+        self.writes: list[str] = []
+        self.refuses: str | None = None
+
+    def add_policy(self, name: str = "chat", **spec: Any) -> Object:
+        base = {
+            "model": {"source": {"hub": {"repo": "example/model"}}, "servedName": "chat"},
+            "engine": {"type": "Simulator"},
+            "prefill": {"replicas": 1},
+            "decode": {"replicas": 1},
+        }
+        metadata = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "generation": 1}
+        return self._put("prefillpolicies", {"metadata": metadata, "spec": base | spec})
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        found = self.objects.get((resource.plural, name))
+        if found is None:
+            raise NotFoundError(f"{resource.plural} {name} not found")
+        return copy.deepcopy(found)
+
+    async def find(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        return copy.deepcopy(self.objects.get((resource.plural, name)))
+
+    async def apply(self, resource: Resource, desired: Object) -> Object:
+        if self.refuses == desired["kind"]:
+            raise RefusedError("no")
+        live = self.objects.get((resource.plural, desired["metadata"]["name"]))
+        self._check(live, desired)
+        found = copy.deepcopy(desired)
+        fields: Object = {"f:data": {f"f:{key}": {} for key in desired.get("data", {})}, "f:metadata": {}}
+        managed = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}
+        found["metadata"] |= {"uid": f"uid-{resource.plural}-{desired['metadata']['name']}", "managedFields": [managed]}
+        self.writes.append(f"apply {desired['kind']} {desired['metadata']['name']}")
+        return copy.deepcopy(self._put(resource.plural, found))
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, patch: Object, subresource: str | None = None
+    ) -> Object:
+        live = await self.get(resource, namespace, name)
+        self._check(live, patch)
+        status = _patched(live.get("status") or {}, patch.get("status") or {})
+        self.writes.append(f"patch {resource.plural} {name} {subresource}")
+        return copy.deepcopy(self._put(resource.plural, live | {"status": status}))
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        self.writes.append(f"delete {resource.plural} {name}")
+        del self.objects[(resource.plural, name)]
+
+    async def create(self, resource: Resource, namespace: str, body: Object) -> Object:
+        self.writes.append(f"event {body['reason']}")
+        return body
+
+    def _check(self, live: Object | None, body: Object) -> None:
+        version = body["metadata"].get("resourceVersion")
+        if version is not None and (live is None or live["metadata"]["resourceVersion"] != version):
+            raise ConflictError("the object has been modified")
+
+    def _put(self, plural: str, found: Object) -> Object:
+        self.version += 1
+        found["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[(plural, found["metadata"]["name"])] = found
+        return found
+
+
+def _patched(old: Object, patch: Object) -> Object:
+    result = dict(old)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = _patched(result[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+class World:
+    """A reconciler and the API under it."""
+
+    def __init__(self) -> None:
+        self.api = MemoryApi()
+        self.cluster = Cluster()
+        self.policies = PolicyIndex()
+        self.outcomes: list[Outcome] = []
+        self.applier: Applier
+        self.restart()
+
+    def restart(self) -> None:
+        """Another process: what was watched is known again, what was remembered is not."""
+        kube = cast(Kube, self.api)
+        self.applier = Applier(kube, self.cluster)
+        self.reconciler = Reconciler(
+            kube=kube,
+            policies=self.policies,
+            cluster=self.cluster,
+            readings=Readings(),
+            applier=self.applier,
+            recorder=Recorder(kube, "test", lambda: NOW),
+            defaults=InstallationDefaults("runtime:1"),
+            sources=("PodScrape",),
+            now=lambda: NOW,
+            count=self.outcomes.append,
+        )
+
+    def watch(self, name: str = "chat") -> None:
+        """kopf tells of the policy as it is."""
+        self.policies.put(PolicyRecord.of(copy.deepcopy(self.api.objects[("prefillpolicies", name)])))
+
+    async def turn(self, name: str = "chat") -> list[str]:
+        """One turn; what it wrote."""
+        before = len(self.api.writes)
+        await self.reconciler.reconcile(("ns", name))
+        return self.api.writes[before:]
+
+    def status(self, name: str = "chat") -> dict[str, tuple[str, str]]:
+        found = self.api.objects[("prefillpolicies", name)].get("status") or {}
+        return {c["type"]: (c["status"], c["reason"]) for c in found.get("conditions", ())}
+
+
+@pytest.fixture
+def world() -> World:
+    built = World()
+    built.api.add_policy()
+    built.watch()
+    return built
+
+
+CREATED = [
+    "apply ConfigMap chat-policy",
+    "apply Deployment chat-prefill",
+    "apply Service chat-prefill",
+    "apply Deployment chat-decode",
+    "apply Service chat-decode",
+    "patch prefillpolicies chat status",
+    "event FleetCreated",
+]
+
+
+async def test_the_config_map_comes_first_and_the_status_after_everything_applied(world: World) -> None:
+    assert await world.turn() == CREATED
+
+
+async def test_a_second_turn_writes_nothing(world: World) -> None:
+    await world.turn()
+    assert await world.turn() == []
+    assert world.outcomes[-1] is Outcome.UNCHANGED
+
+
+async def test_a_restart_applies_once_more_and_changes_nothing(world: World) -> None:
+    await world.turn()
+    before = world.api.objects[("prefillpolicies", "chat")]["status"]
+    world.restart()
+    await world.turn()
+    assert world.api.objects[("prefillpolicies", "chat")]["status"] == before
+    assert await world.turn() == []
+
+
+async def test_a_policy_that_is_gone_is_not_brought_back(world: World) -> None:
+    del world.api.objects[("prefillpolicies", "chat")]
+    assert await world.turn() == []
+    assert world.policies.get(("ns", "chat")) is None
+
+
+async def test_a_policy_that_has_changed_meanwhile_is_decided_about_again(world: World) -> None:
+    world.api.add_policy(scheduling={"threshold": 900, "longMaxWait": "4s"})
+    await world.turn()
+    assert '"threshold": 900' in world.api.objects[("configmaps", "chat-policy")]["data"]["policy.json"]
+
+
+async def test_a_wrong_spec_writes_the_sentence_and_nothing_else(world: World) -> None:
+    world.api.add_policy(tuning={"mode": "Sometimes"})
+    world.watch()
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    assert world.api.writes == ["patch prefillpolicies chat status", "event InvalidSpec"]
+    assert world.status() == {"Accepted": ("False", "InvalidSpec")}
+
+
+async def test_what_is_refused_half_way_is_said_and_the_status_knows_the_live_policy(world: World) -> None:
+    world.api.refuses = "Deployment"
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    assert world.status()["Accepted"] == ("False", "ApplyRefused")
+    assert world.api.objects[("prefillpolicies", "chat")]["status"]["effective"]["generation"] == 1
+    world.api.refuses = None
+    await world.turn()
+    assert world.status()["Accepted"] == ("True", "Accepted")
+
+
+async def test_a_fault_of_the_operator_is_one_fleets_condition(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("prefleet_operator.app.reconcile.make_plan", broken)
+        with pytest.raises(WorkFailedError):
+            await world.turn()
+    assert world.status() == {"Accepted": ("Unknown", "ReconcileFailed")}
+    assert world.outcomes == [Outcome.FAILED]
+    await world.turn()
+    assert world.status()["Accepted"] == ("True", "Accepted")
+
+
+async def test_a_config_map_that_is_newer_than_known_is_never_overwritten(world: World) -> None:
+    await world.turn()
+    live = world.api.objects[("configmaps", "chat-policy")]
+    world.api._put("configmaps", copy.deepcopy(live))
+    world.api.add_policy(scheduling={"threshold": 900, "longMaxWait": "4s"})
+    world.watch()
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    assert "900" not in world.api.objects[("configmaps", "chat-policy")]["data"]["policy.json"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "patch"),
+    [
+        pytest.param({"a": 1}, {"a": 1}, {}, id="equal values need no patch"),
+        pytest.param({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, {"a": {"c": None}}, id="what is left out is removed"),
+        pytest.param({"a": [1]}, {"a": [1, 2]}, {"a": [1, 2]}, id="lists are replaced"),
+        pytest.param({}, {"a": {"b": 1}}, {"a": {"b": 1}}, id="what is new is added"),
+        pytest.param({"a": 1}, {}, {"a": None}, id="a key can go"),
+    ],
+)
+def test_merge_patches_turn_one_value_into_the_other(old: Object, new: Object, patch: Object) -> None:
+    assert merge_patch(old, new) == patch
+    assert _patched(old, patch) == new
+
+
+FRESH = Sample(3, NOW - 5)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "held"),
+    [
+        pytest.param(FRESH, Missing("no answer"), FRESH, id="one failed scrape proves nothing"),
+        pytest.param(Sample(3, NOW - HOLD_S), Missing("no"), Missing("no"), id="a long silence is missing"),
+        pytest.param(None, Missing("no"), Missing("no"), id="what was never known is missing"),
+        pytest.param(FRESH, Stale(3, NOW - 5), FRESH, id="a report just now stale stands"),
+        pytest.param(FRESH, Stale(3, NOW - 99), Stale(3, NOW - 99), id="a long stale one does not"),
+        pytest.param(FRESH, Sample(4, NOW), Sample(4, NOW), id="a new report replaces the old one"),
+    ],
+)
+def test_reports_are_held_for_a_while(before: Reading[int] | None, after: Reading[int], held: Reading[int]) -> None:
+    known = {} if before is None else {"pod": before}
+    assert hold_generations(known, {"pod": after}, NOW) == {"pod": held}
+
+
+def test_the_same_happening_has_one_event_whatever_its_numbers() -> None:
+    first, second = Event(Reason.PODS_READY, "All 3 pods"), Event(Reason.PODS_READY, "All 1,200 pods")
+    assert event_name("chat", "u", first) == event_name("chat", "u", second)
+    assert event_name("chat", "u", first) != event_name("chat", "another", first)
+    assert event_name("chat", "u", first) != event_name("chat", "u", Event(Reason.PODS_READY, "No pods"))

@@ -1,0 +1,157 @@
+"""Conditions: what they say, and that they change only when something has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prefleet_operator.api import Condition, ConditionStatus, ConditionType, PrefillPolicyStatus, Role
+from prefleet_operator.core.observed import Missing, PodView, Reading, Sample, Stale
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.status import (
+    PROPAGATION_S,
+    Facts,
+    Verdict,
+    judge_policy_active,
+    judge_ready,
+    merge_conditions,
+    refused,
+    role_statuses,
+)
+
+from tests.support.policies import make_spec
+
+NOW = 1_700_000_000.0
+LONG_AGO = NOW - 3600
+TIME = "2023-11-14T22:13:20Z"
+
+
+def pod(
+    name: str, reading: Reading[int], role: Role = Role.PREFILL, ready: bool = True, since_s: float = LONG_AGO
+) -> PodView:
+    return PodView(name, role, "10.0.0.1", ready, ready_since_s=since_s, reported_generation=reading)
+
+
+def facts(*pods: PodView, changed_at_s: float | None = LONG_AGO, stuck: dict[Role, str] | None = None) -> Facts:
+    changed = None if changed_at_s is None else int(changed_at_s)
+    return Facts(make_spec(), pods, generation=5, changed_at_s=changed, now=NOW, stuck=stuck or {})
+
+
+CURRENT, OLD, SILENT = Sample(5, NOW), Sample(4, NOW), Missing("pod b did not answer.")
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "reason"),
+    [
+        pytest.param(facts(), "Unknown", "NoReadyPods", id="no pod proves nothing"),
+        pytest.param(facts(pod("a", CURRENT, ready=False)), "Unknown", "NoReadyPods", id="nor does one not ready"),
+        pytest.param(facts(pod("a", CURRENT), pod("b", CURRENT)), "True", "GenerationReported", id="all report it"),
+        pytest.param(
+            facts(pod("a", CURRENT), pod("b", OLD), changed_at_s=NOW - PROPAGATION_S + 1),
+            "Unknown", "Propagating", id="a change has two minutes to arrive",
+        ),
+        pytest.param(
+            facts(pod("a", CURRENT), pod("b", OLD), changed_at_s=NOW - PROPAGATION_S),
+            "False", "GenerationNotReported", id="after two minutes an old report is False",
+        ),
+        pytest.param(
+            facts(pod("a", CURRENT), pod("b", SILENT)), "Unknown", "GenerationUnknown", id="silence is never False"
+        ),
+        pytest.param(
+            facts(pod("a", CURRENT), pod("b", SILENT, since_s=NOW - 5)),
+            "Unknown", "Propagating", id="a pod that has just turned ready has two minutes",
+        ),
+        pytest.param(
+            facts(pod("a", Stale(5, NOW - 500))), "Unknown", "GenerationUnknown", id="a stale report proves nothing"
+        ),
+        pytest.param(
+            facts(pod("a", OLD), pod("b", SILENT)), "False", "GenerationNotReported", id="one wrong report is enough"
+        ),
+        pytest.param(
+            facts(pod("a", OLD), changed_at_s=None), "False", "GenerationNotReported", id="an unknown change is old"
+        ),
+    ],
+)  # fmt: skip
+def test_policy_active(given: Facts, status: str, reason: str) -> None:
+    verdict = judge_policy_active(given)
+    assert (verdict.status.value, verdict.reason.value) == (status, reason)
+
+
+def test_policy_active_counts_and_names_the_pods() -> None:
+    verdict = judge_policy_active(facts(pod("a", CURRENT), *(pod(f"b{n}", OLD) for n in range(5))))
+    assert verdict.message == (
+        "1 of 6 ready pods report generation 5; b0, b1, b2 and 2 more still report another: "
+        "look in their logs for a refused policy file."
+    )
+
+
+def ready_pods(prefill: int, decode: int) -> tuple[PodView, ...]:
+    prefills = tuple(pod(f"p{n}", CURRENT) for n in range(prefill))
+    return prefills + tuple(pod(f"d{n}", CURRENT, Role.DECODE) for n in range(decode))
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "reason", "words"),
+    [
+        pytest.param(facts(*ready_pods(2, 1)), "True", "PodsReady", "2 prefill, 1 decode", id="all are ready"),
+        pytest.param(facts(*ready_pods(3, 1)), "True", "PodsReady", "2 prefill", id="a surplus pod is no fault"),
+        pytest.param(facts(*ready_pods(1, 1)), "False", "PodsNotReady", "1 of 2 prefill", id="one is missing"),
+        pytest.param(
+            facts(*ready_pods(1, 1), stuck={Role.PREFILL: "quota exceeded."}),
+            "False", "RolloutStuck", "(quota exceeded); 1 of 2 pods serve", id="a rollout that is stuck says why",
+        ),
+    ],
+)  # fmt: skip
+def test_ready(given: Facts, status: str, reason: str, words: str) -> None:
+    verdict = judge_ready(given)
+    assert (verdict.status.value, verdict.reason.value) == (status, reason)
+    assert words in verdict.message
+
+
+def test_roles_show_the_lowest_generation_that_is_reported() -> None:
+    prefill, decode = role_statuses(facts(pod("a", CURRENT), pod("b", OLD), pod("c", SILENT)))
+    assert (prefill.desired, prefill.ready, prefill.active, prefill.reported_generation) == (2, 3, 1, 4)
+    assert (decode.ready, decode.reported_generation) == (0, None)
+
+
+def verdict(status: ConditionStatus, message: str, **given: Any) -> Verdict:
+    return Verdict(ConditionType.READY, status, given.pop("reason", Reason.PODS_NOT_READY), message, **given)
+
+
+def merged(*verdicts: Verdict) -> list[Condition]:
+    conditions: list[Condition] = []
+    for turn, each in enumerate(verdicts):
+        conditions = merge_conditions(conditions, [each], turn, NOW + 60 * turn)
+    return conditions
+
+
+def test_the_transition_time_moves_with_the_status_alone() -> None:
+    false, true = ConditionStatus.FALSE, ConditionStatus.TRUE
+    (kept,) = merged(verdict(false, "1 of 3"), verdict(false, "2 of 3", reason=Reason.ROLLOUT_STUCK))
+    assert (kept.last_transition_time, kept.message, kept.observed_generation) == (TIME, "2 of 3", 1)
+    (moved,) = merged(verdict(false, "2 of 3"), verdict(true, "3 of 3"))
+    assert moved.last_transition_time == "2023-11-14T22:14:20Z"
+
+
+def test_numbers_that_are_noise_do_not_change_a_message() -> None:
+    false = ConditionStatus.FALSE
+    (kept,) = merged(verdict(false, "12.5 s old", noisy=True), verdict(false, "17 s old", noisy=True))
+    assert kept.message == "12.5 s old"
+    (other,) = merged(verdict(false, "12 s old", noisy=True), verdict(false, "17 s late", noisy=True))
+    assert other.message == "17 s late"
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        pytest.param(Reason.INVALID_SPEC, "False", id="a wrong spec is not accepted"),
+        pytest.param(Reason.APPLY_REFUSED, "False", id="nor is one that the API server refuses"),
+        pytest.param(Reason.RECONCILE_FAILED, "Unknown", id="the operator's own fault says nothing of the spec"),
+    ],
+)
+def test_a_refusal_leaves_the_rest_of_the_status(reason: Reason, status: str) -> None:
+    ready = merged(verdict(ConditionStatus.TRUE, "3 of 3"))
+    before = PrefillPolicyStatus(conditions=ready, observed_generation=1)
+    said = refused(before, 2, reason, "spec.prefill: write it.", NOW)
+    assert [(c.type.value, c.status.value) for c in said.conditions] == [("Accepted", status), ("Ready", "True")]
+    assert said.observed_generation == 2

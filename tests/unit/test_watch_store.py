@@ -1,0 +1,63 @@
+"""What is kept of watched objects: the newest of each, whatever order the news come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from prefleet_operator.adapters.watch import Identity, Store
+
+
+@dataclass(frozen=True)
+class Thing:
+    identity: Identity
+    colour: str = "red"
+
+
+def thing(version: int, colour: str = "red", uid: str = "u1", fleet: str = "chat", name: str = "x") -> Thing:
+    return Thing(Identity("ns", name, uid, version, fleet), colour)
+
+
+def store(*things: Thing) -> Store[Thing]:
+    kept: Store[Thing] = Store()
+    for each in things:
+        kept.put(each)
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("known", "news", "changed"),
+    [
+        pytest.param([], thing(1), True, id="a new object is a change"),
+        pytest.param([thing(1)], thing(2), False, id="a version alone is no change"),
+        pytest.param([thing(1)], thing(2, "blue"), True, id="other content is"),
+        pytest.param([thing(1)], thing(2, uid="u2"), True, id="so is another object of that name"),
+        pytest.param([thing(5)], thing(4, "blue"), False, id="older news are ignored"),
+        pytest.param([thing(5)], thing(5, "blue"), False, id="so is the echo of a write of our own"),
+    ],
+)
+def test_putting(known: list[Thing], news: Thing, changed: bool) -> None:
+    assert store(*known).put(news) is changed
+
+
+def test_an_older_version_does_not_replace_a_newer_one() -> None:
+    kept = store(thing(5, "blue"), thing(4, "red"))
+    assert kept.get("ns", "x") == thing(5, "blue")
+
+
+def test_a_deletion_that_is_older_than_the_object_is_ignored() -> None:
+    kept = store(thing(7, uid="u2"))
+    assert not kept.remove(thing(6).identity)
+    assert kept.remove(thing(8, uid="u2").identity)
+    assert kept.get("ns", "x") is None
+
+
+def test_an_object_that_changes_its_fleet_is_in_one_fleet_only() -> None:
+    kept = store(thing(1), thing(2, fleet="other"))
+    assert kept.of("ns", "chat") == ()
+    assert kept.of("ns", "other") == (thing(2, fleet="other"),)
+
+
+def test_a_fleets_objects_come_in_the_order_of_their_names() -> None:
+    kept = store(thing(2, name="b"), thing(1, name="a"))
+    assert [each.identity.name for each in kept.of("ns", "chat")] == ["a", "b"]
