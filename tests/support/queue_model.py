@@ -54,9 +54,11 @@ class Model:
     def put_back(self, request_id: str, started: bool) -> RequestFacts:
         request = self.find(request_id)
         request.out = request.parked = False
-        request.facts = replace(request.facts, started=request.facts.started or started)
+        facts = replace(request.facts, started=request.facts.started or started, deferred=request.deferred)
+        if facts.started:  # classified anew, by what is told now
+            request.facts = facts
         self.requeues += 1
-        return replace(request.facts, deferred=request.deferred)
+        return facts
 
     def remove(self, request_id: str) -> None:
         self.requests = [request for request in self.requests if request.facts.request_id != request_id]
