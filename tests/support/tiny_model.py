@@ -55,11 +55,11 @@ TOKENIZER_CONFIG = {
 }
 
 
-def write_tiny_model(folder: Path) -> Path:
-    """Write config.json and the tokenizer into `folder` (made if absent) and return it."""
+def write_tiny_model(folder: Path, **changes: int) -> Path:
+    """Write config.json, with `changes`, and the tokenizer into `folder` (made if absent) and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = {
-        "config.json": CONFIG,
+        "config.json": CONFIG | changes,
         "tokenizer_config.json": TOKENIZER_CONFIG,
         "tokenizer.json": _tokenizer(),
     }

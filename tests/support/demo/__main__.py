@@ -33,6 +33,8 @@ from tests.support.tiny_model import write_tiny_model
 from tests.support.vllm_env import VllmEnvironmentError, ensure_vllm_env
 
 RESULTS = Path("build/demo")
+# Two engines, their API servers and the whole plane share two cores: this leaves several requests a second.
+SMALLER_MODEL = {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 4}
 STARTUP_FAULTS = (
     ToolMissing,
     VllmEnvironmentError,
@@ -78,7 +80,7 @@ def _demo(options: argparse.Namespace, folder: Path, show: Show) -> None:
         # Read once before anything is started: a wrong file should cost nothing.
         trace_requests(options.trace, 60, 0.8, lambda tokens: tokens / 10_000, 2, 16_384)
     binaries = ensure([*BINARIES, "helm", "prometheus"], Progress(sys.stderr))
-    engine, vllm_environment = _engine(options.engine, folder)
+    engine, vllm_environment = _engine(options.engine, folder, show)
     began = time.monotonic()
     with running_stack(folder, binaries, vllm_environment, show) as stack:
         fleet = Fleet(stack.plane, engine)
@@ -94,11 +96,12 @@ def _demo(options: argparse.Namespace, folder: Path, show: Show) -> None:
             _keep(stack, show.console)
 
 
-def _engine(name: str, folder: Path) -> tuple[Engine, Path | None]:
+def _engine(name: str, folder: Path, show: Show) -> tuple[Engine, Path | None]:
     if name == "simulator":
         return simulator(), None
-    python = ensure_vllm_env(Progress(sys.stderr))
-    return vllm(write_tiny_model(folder / "model")), python.parent.parent
+    python = ensure_vllm_env(lambda text: show.line(text, keep=True))
+    model = write_tiny_model(folder / "model", **SMALLER_MODEL)
+    return vllm(model), python.parent.parent
 
 
 def _report(measured: Measured, stack: Stack, console: Console) -> None:

@@ -40,12 +40,25 @@ class Engine:
     decode_role: str | None
     longest: int
     min_samples: int
+    wait_quantile: str
     ready_timeout_s: float
 
     def tuned(self) -> dict[str, Any]:
         """The second half of the demo: everything left to the tuner, at a pace that a demo can show."""
-        tuning = {"mode": "Auto", "window": "150s", "minSamples": self.min_samples, "cooldown": "30s"}
-        return {"scheduling": {"policy": "ShortRequestFirst"}, "tuning": tuning}
+        return {"scheduling": {"policy": "ShortRequestFirst"}, "tuning": self._tuning()}
+
+    def edited(self) -> dict[str, Any]:
+        """A small edit of the tuned spec, which every pod must follow."""
+        return {"scheduling": {"policy": "ShortRequestFirst", "agedShare": 0.2}, "tuning": self._tuning()}
+
+    def _tuning(self) -> dict[str, Any]:
+        return {
+            "mode": "Auto",
+            "window": "150s",
+            "minSamples": self.min_samples,
+            "waitQuantile": self.wait_quantile,
+            "cooldown": "30s",
+        }
 
 
 def simulator() -> Engine:
@@ -57,7 +70,7 @@ def simulator() -> Engine:
         "prefill": {"replicas": 2, "accelerator": accelerator},
         "decode": {"replicas": 1, "accelerator": accelerator},
     }
-    return Engine("simulated prefill and decode pods", spec, "prefill", "decode", 32_768, 300, 60)
+    return Engine("simulated prefill and decode pods", spec, "prefill", "decode", 32_768, 300, "P95", 60)
 
 
 def vllm(model: Path) -> Engine:
@@ -83,7 +96,7 @@ def vllm(model: Path) -> Engine:
             "env": [{"name": name, "value": value} for name, value in env.items()],
         },
     }
-    return Engine("two real vLLM pods on the CPU", spec, "mixed", None, 16_384, 150, 300)
+    return Engine("two real vLLM pods on the CPU", spec, "mixed", None, 16_384, 100, "P90", 300)
 
 
 class Fleet:

@@ -127,7 +127,7 @@ def _settings(summary: Summary) -> Table:
     wait = "none" if not summary.max_wait_ms else f"{summary.max_wait_ms / 1000:g} s"
     table.add_row("wait limit of long requests", wait, summary.max_wait_reason)
     active = f"generation {summary.generation}" if summary.policy_active else "NOT on every pod"
-    table.add_row("policy active on every pod", active, f"{summary.propagation_s:.1f} s after the edit")
+    table.add_row("policy active on every pod", active, f"an edit takes {summary.propagation_s:.1f} s to every pod")
     return table
 
 

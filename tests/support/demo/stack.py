@@ -15,10 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.node_agent.launch import start_agent
-
 from tests.support.demo.fleet import NAMESPACE, SOURCE, VLLM_IMAGE
 from tests.support.demo.progress import Show
+from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.prometheus import Prometheus, fleet_scrape
 
