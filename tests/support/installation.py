@@ -100,6 +100,11 @@ def service_account_kubeconfig(plane: ControlPlane, folder: Path) -> Path:
     return path
 
 
+def only_child(guard: int) -> int:
+    """The pid of the command under a guard."""
+    return int(eventually(lambda: Path(f"/proc/{guard}/task/{guard}/children").read_text().split())[0])
+
+
 class OperatorProcess:
     """`prefleet run` as a child process. `name` is its identity in the Lease: the same name takes over at once."""
 
@@ -166,10 +171,9 @@ class OperatorProcess:
 
     @property
     def pid(self) -> int:
-        """The operator's own pid: the only child of its guard."""
+        """The operator's own pid."""
         assert self.process is not None
-        guard = self.process.pid
-        return int(eventually(lambda: Path(f"/proc/{guard}/task/{guard}/children").read_text().split())[0])
+        return only_child(self.process.pid)
 
     def __enter__(self) -> OperatorProcess:
         return self

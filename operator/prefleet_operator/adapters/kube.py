@@ -59,6 +59,10 @@ class RefusedError(KubeError):
     """The request is wrong or forbidden, and will be until somebody changes something."""
 
 
+class TerminatingError(KubeError):
+    """The namespace is being deleted, and takes nothing new."""
+
+
 class UnavailableError(KubeError):
     """The API server cannot be reached or is busy: try again later."""
 
@@ -300,6 +304,8 @@ def _error(status: int, data: bytes) -> KubeError:
         return ConflictError(message)
     if status == 410:
         return GoneError(message)
+    if status == 403 and b'"NamespaceTerminating"' in data:
+        return TerminatingError(message)
     if status in (401, 408, 429) or status >= 500:
         return UnavailableError(message)
     return RefusedError(message)

@@ -19,12 +19,12 @@ from enum import StrEnum
 from prefleet_operator.adapters.events import Recorder
 from prefleet_operator.adapters.kube import (
     POLICIES,
-    ConflictError,
     Kube,
     KubeError,
     NotFoundError,
     Object,
     RefusedError,
+    TerminatingError,
 )
 from prefleet_operator.api import InvalidSpecError, PrefillPolicySpec, PrefillPolicyStatus, parse_spec
 from prefleet_operator.app.apply import Applier, Changes, merge_patch
@@ -117,7 +117,9 @@ class Reconciler:
         """A fault in one fleet becomes its Accepted condition, a log line and a count, and nothing else."""
         try:
             return await self._turn(policy)
-        except (ConflictError, KubeError) as error:
+        except TerminatingError:
+            return Outcome.GONE
+        except KubeError as error:
             logger.warning("%s/%s: %s; trying again", policy.namespace, policy.name, error)
             return Outcome.FAILED
         except LeadershipLostError:
