@@ -37,11 +37,11 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration string: whole milliseconds below ten seconds, else a tenth of a second."""
-    if seconds < 10:
-        milliseconds = round(seconds * 1000)
-        return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
-    return f"{seconds:.1f}".rstrip("0").rstrip(".") + "s"
+    """A duration string, exact to the millisecond: "350ms", "7.2s"."""
+    milliseconds = round(seconds * 1000)
+    if 0 < milliseconds < 1000:
+        return f"{milliseconds}ms"
+    return f"{milliseconds / 1000:g}s" if milliseconds < 1_000_000 else f"{round(seconds)}s"
 
 
 def duration_between(least: str, most: str, example: str) -> Rule:

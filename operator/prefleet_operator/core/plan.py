@@ -265,7 +265,7 @@ def _why(situation: Situation, decision: TuningDecision, effective: EffectiveSta
             f"The status did not know what the policy ConfigMap says: {setting} is adopted.",
         )
     if decision.moves:
-        return decision.moves[0].reason, " ".join(move.message for move in decision.moves)
+        return decision.moves[0].reason, " ".join(dict.fromkeys(move.message for move in decision.moves))
     return Reason.SPEC_CHANGED, f"The spec changed; the fleet runs {setting}."
 
 

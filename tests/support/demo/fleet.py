@@ -78,7 +78,7 @@ def vllm(model: Path) -> Engine:
     args = [
         *("--load-format", "dummy", "--seed", "0", "--enforce-eager", "--dtype", "bfloat16"),
         *("--kv-cache-memory-bytes", str(512 * 2**20), "--max-model-len", "16384"),
-        *("--max-num-batched-tokens", "2048", "--no-enable-prefix-caching"),
+        *("--max-num-batched-tokens", "1024", "--no-enable-prefix-caching"),
     ]
     env = {
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
