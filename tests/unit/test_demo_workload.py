@@ -44,9 +44,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     [
         pytest.param("a,b\n1,2\n", "no known trace", id="an unknown header is refused"),
         pytest.param(AZURE + "2023-11-16 18:15:46.68,374\n", "line 2", id="a short row is named by its line"),
-        pytest.param(
-            AZURE + "2023-11-16 18:15:46.68,374,44\nx,1,1\n", "line 3", id="a bad time is named by its line"
-        ),
+        pytest.param(AZURE + "2023-11-16 18:15:46.68,374,44\nx,1,1\n", "line 3", id="a bad time is named by its line"),
         pytest.param(AZURE + "2023-11-16 18:15:46.68,374,44\n", "two requests", id="one request is no trace"),
         pytest.param('{"input_length": 5}\n', "line 1", id="a JSON line without a time is named"),
     ],

@@ -54,9 +54,7 @@ class HistogramSnapshot:
 
     def __post_init__(self) -> None:
         if len(self.counts) != len(self.bounds) + 1:
-            raise ValueError(
-                f"{len(self.bounds)} bounds need {len(self.bounds) + 1} counts, not {len(self.counts)}"
-            )
+            raise ValueError(f"{len(self.bounds)} bounds need {len(self.bounds) + 1} counts, not {len(self.counts)}")
 
     @property
     def total(self) -> float:
