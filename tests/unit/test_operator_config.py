@@ -56,8 +56,10 @@ def test_a_wrong_configuration_is_refused_with_the_fix(raw: Any, sentence: str) 
     assert sentence in str(refusal.value)
 
 
-def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_yaml_or_not_there_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
+    with pytest.raises(ConfigError, match=r"config\.yaml: cannot be read \(No such file"):
+        load_config(path)
     path.write_text("runtimeImage: [")
-    with pytest.raises(ConfigError, match=r"config\.yaml: cannot be read as YAML"):
+    with pytest.raises(ConfigError, match=r"config\.yaml: is not YAML"):
         load_config(path)

@@ -146,11 +146,11 @@ class Kube:
             response = await self._send("GET", path, query, None, "application/json", timeout)
             async with response:
                 if response.status != 200:
-                    raise _error(response.status, await response.read())
+                    raise to_error(response.status, await response.read())
                 async for line in response.content:
                     change = json.loads(line)
                     if change["type"] == "ERROR":
-                        raise _error(change["object"].get("code", 500), json.dumps(change["object"]).encode())
+                        raise to_error(change["object"].get("code", 500), json.dumps(change["object"]).encode())
                     yield change["type"], change["object"]
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise UnavailableError(f"watching {path}: {error or type(error).__name__}") from error
@@ -210,7 +210,7 @@ class Kube:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnavailableError(f"{method} {path}: {error or type(error).__name__}") from error
         if response.status >= 300:
-            raise _error(response.status, data)
+            raise to_error(response.status, data)
         answer: Object = json.loads(data)
         return answer
 
@@ -234,7 +234,7 @@ class Kube:
         try:
             answer = await self._client.call_api(*serialized, _request_timeout=timeout)
         except ApiException as error:
-            raise _error(error.status or 500, str(error.body or error.reason).encode()) from error
+            raise to_error(error.status or 500, str(error.body or error.reason).encode()) from error
         response: aiohttp.ClientResponse = answer.response
         return response
 
@@ -262,12 +262,12 @@ async def _load_kubeconfig(configuration: Configuration) -> None:
     except (kube_config.ConfigException, OSError, TypeError, AttributeError, yaml.YAMLError) as error:
         message = f"no service account, and {location} is not a usable kubeconfig ({error}): set KUBECONFIG"
         raise KubeError(message) from error
-    token_file = _token_file(location)
+    token_file = find_token_file(location)
     if token_file is not None:
-        configuration.refresh_api_key_hook = _TokenFile(token_file).refresh
+        configuration.refresh_api_key_hook = TokenFile(token_file).refresh
 
 
-def _token_file(location: str) -> Path | None:
+def find_token_file(location: str) -> Path | None:
     """The tokenFile of the current context's user: the client reads it once, but tokens rotate."""
     paths = [Path(part) for part in location.split(os.pathsep) if Path(part).is_file()]
     files = [(path, yaml.safe_load(path.read_text()) or {}) for path in paths]
@@ -281,22 +281,23 @@ def _token_file(location: str) -> Path | None:
     return None
 
 
-class _TokenFile:
+class TokenFile:
     """Reads the token anew once a minute, as the in-cluster configuration does."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
+        self._clock = clock
         self._read_at = float("-inf")
 
     def refresh(self, configuration: Configuration) -> None:
         """The client calls this before each request."""
-        if time.monotonic() - self._read_at < TOKEN_REFRESH_S:
+        if self._clock() - self._read_at < TOKEN_REFRESH_S:
             return
         configuration.api_key["BearerToken"] = "Bearer " + self._path.read_text().strip()
-        self._read_at = time.monotonic()
+        self._read_at = self._clock()
 
 
-def _error(status: int, data: bytes) -> KubeError:
+def to_error(status: int, data: bytes) -> KubeError:
     message = _message(data) or f"HTTP {status}"
     if status == 404:
         return NotFoundError(message)

@@ -90,8 +90,10 @@ def load_config(path: Path) -> OperatorConfig:
     """
     try:
         raw = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}): check --config") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {error}") from None
     try:
         return parse_config(raw)
     except ConfigError as error:
