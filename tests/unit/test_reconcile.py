@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any, cast
 
 import pytest
@@ -15,12 +16,14 @@ from prefleet_operator.adapters.kube import (
     Object,
     RefusedError,
     Resource,
+    UnavailableError,
 )
 from prefleet_operator.app.apply import Applier, merge_patch
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import HOLD_S, Readings, hold_generations
 from prefleet_operator.app.reconcile import Outcome, Reconciler
+from prefleet_operator.app.records import ChildRecord
 from prefleet_operator.app.workqueue import WorkFailedError
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
 from prefleet_operator.core.plan import Event
@@ -28,17 +31,26 @@ from prefleet_operator.core.reasons import Reason
 from prefleet_operator.render import FIELD_MANAGER, InstallationDefaults
 
 NOW = 1_700_000_000.0
-KINDS = {resource: kind for kind, resource in RESOURCES_BY_KIND.items()}
+PINNED: dict[str, Any] = {"threshold": 900, "longMaxWait": "4s"}
+
+
+class Killed(BaseException):
+    """The process has ended: nothing catches it."""
 
 
 class MemoryApi:
-    """The few calls that reconciling makes, over one dict; versions rise, conflicts and ownership are as real."""
+    """The few calls that reconciling makes, over one dict; versions rise, conflicts and ownership are as real.
+
+    `fault`: raised in place of the answer to the write of that number, which has been carried out.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Object] = {}
         self.version = 100
         self.writes: list[str] = []
         self.refuses: str | None = None
+        self.fault: tuple[int, BaseException] | None = None
+        self.contents: dict[int, set[str]] = {}
 
     def add_policy(self, name: str = "chat", **spec: Any) -> Object:
         base = {
@@ -48,7 +60,8 @@ class MemoryApi:
             "decode": {"replicas": 1},
         }
         metadata = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "generation": 1}
-        return self._put("prefillpolicies", {"metadata": metadata, "spec": base | spec})
+        asked = {key: value for key, value in (base | spec).items() if value is not None}
+        return self._put("prefillpolicies", {"metadata": metadata, "spec": asked})
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object:
         found = self.objects.get((resource.plural, name))
@@ -68,8 +81,12 @@ class MemoryApi:
         fields: Object = {"f:data": {f"f:{key}": {} for key in desired.get("data", {})}, "f:metadata": {}}
         managed = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}
         found["metadata"] |= {"uid": f"uid-{resource.plural}-{desired['metadata']['name']}", "managedFields": [managed]}
-        self.writes.append(f"apply {desired['kind']} {desired['metadata']['name']}")
-        return copy.deepcopy(self._put(resource.plural, found))
+        answer = copy.deepcopy(self._put(resource.plural, found))
+        if desired["kind"] == "ConfigMap":
+            document = desired["data"]["policy.json"]
+            self.contents.setdefault(json.loads(document)["generation"], set()).add(document)
+        self._wrote(f"apply {desired['kind']} {desired['metadata']['name']}")
+        return answer
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, patch: Object, subresource: str | None = None
@@ -77,16 +94,22 @@ class MemoryApi:
         live = await self.get(resource, namespace, name)
         self._check(live, patch)
         status = _patched(live.get("status") or {}, patch.get("status") or {})
-        self.writes.append(f"patch {resource.plural} {name} {subresource}")
-        return copy.deepcopy(self._put(resource.plural, live | {"status": status}))
+        answer = copy.deepcopy(self._put(resource.plural, live | {"status": status}))
+        self._wrote(f"patch {resource.plural} {name} {subresource}")
+        return answer
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        self.writes.append(f"delete {resource.plural} {name}")
         del self.objects[(resource.plural, name)]
+        self._wrote(f"delete {resource.plural} {name}")
 
     async def create(self, resource: Resource, namespace: str, body: Object) -> Object:
-        self.writes.append(f"event {body['reason']}")
+        self._wrote(f"event {body['reason']}")
         return body
+
+    def _wrote(self, what: str) -> None:
+        self.writes.append(what)
+        if self.fault is not None and len(self.writes) == self.fault[0]:
+            raise self.fault[1]
 
     def _check(self, live: Object | None, body: Object) -> None:
         version = body["metadata"].get("resourceVersion")
@@ -139,6 +162,18 @@ class World:
             now=lambda: NOW,
             count=self.outcomes.append,
         )
+
+    def rewatch(self) -> None:
+        """The watchers and kopf have caught up with everything."""
+        for kind, store in self.cluster.children.items():
+            plural = RESOURCES_BY_KIND[kind].plural
+            live = {name: found for (where, name), found in self.api.objects.items() if where == plural}
+            for record in store.everything("ns"):
+                if record.identity.name not in live:
+                    store.remove(record.identity)
+            for found in live.values():
+                store.put(ChildRecord.of(copy.deepcopy(found)))
+        self.watch()
 
     def watch(self, name: str = "chat") -> None:
         """kopf tells of the policy as it is."""
@@ -248,6 +283,44 @@ async def test_a_config_map_that_is_newer_than_known_is_never_overwritten(world:
     with pytest.raises(WorkFailedError):
         await world.turn()
     assert "900" not in world.api.objects[("configmaps", "chat-policy")]["data"]["policy.json"]
+
+
+CHANGED_WRITES = 9
+"""A change from prefill and decode to a mixed role under another setting: 3 applied, 4 deleted, status, event."""
+
+
+@pytest.mark.parametrize("number", range(1, len(CREATED) + CHANGED_WRITES + 1))
+@pytest.mark.parametrize("fault", [Killed(), UnavailableError("timed out")], ids=["killed", "answer lost"])
+async def test_after_a_fault_at_any_write_the_next_turns_converge(number: int, fault: BaseException) -> None:
+    """A generation never stands for two contents, none is skipped back to, and nothing is left over or missing."""
+    world = World()
+    world.api.fault = (number, fault)
+    mixed: dict[str, Any] = {"prefill": None, "decode": None, "mixed": {"replicas": 1}, "scheduling": PINNED}
+    for spec in ({}, mixed):
+        old = world.api.objects.get(("prefillpolicies", "chat"), {}).get("status", {})
+        world.api.add_policy(**spec)["status"] = old
+        for _ in range(4):
+            world.rewatch()
+            try:
+                await world.turn()
+            except Killed:
+                world.cluster, world.policies = Cluster(), PolicyIndex()
+                world.restart()
+            except WorkFailedError:
+                continue
+    assert len(world.api.writes) >= number
+    world.rewatch()
+    assert await world.turn() == []
+    names = {f"{plural}/{name}" for plural, name in world.api.objects}
+    assert names == {
+        "prefillpolicies/chat", "configmaps/chat-policy", "deployments/chat-mixed", "services/chat-mixed"
+    }  # fmt: skip
+    assert {generation: len(contents) for generation, contents in world.api.contents.items()} == {1: 1, 2: 1}
+    status = world.api.objects[("prefillpolicies", "chat")]["status"]
+    assert status["effective"] == {
+        "policy": "ShortRequestFirst", "threshold": 900, "longMaxWait": "4s", "generation": 2
+    }  # fmt: skip
+    assert [move["generation"] for move in status["history"]] == [1, 2]
 
 
 @pytest.mark.parametrize(
