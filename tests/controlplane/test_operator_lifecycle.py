@@ -26,7 +26,8 @@ pytestmark = pytest.mark.controlplane
 
 Json = dict[str, Any]
 
-VALUES: Json = {"loopInterval": "1s"}
+NOBODY = {"name": "nobody", "type": "Prometheus", "url": "http://127.0.0.1:9"}
+VALUES: Json = {"loopInterval": "1s", "metricsSources": [NOBODY]}
 NEW_FIELD = "someday"
 
 
@@ -106,6 +107,25 @@ def test_a_changed_setting_is_reported_by_every_pod_within_five_seconds(fleet: F
     assert await_active(fleet, 2, timeout_s=20) < 5
     assert fleet.condition("Tuned")["reason"] == "Pinned"
     assert uids(fleet) == before
+
+
+def test_a_metrics_source_that_is_down_is_said_and_moves_nothing(fleet: Fleet) -> None:
+    spec: Json = {
+        "prefill": {"replicas": 2},
+        "decode": {"replicas": 1},
+        "scheduling": {"threshold": 900, "longMaxWait": "4s"},
+    }
+    fleet.apply(**spec, metricsSource="nobody")
+    condition = eventually(
+        lambda: found if (found := fleet.condition("MetricsAvailable"))["reason"] == "MetricsMissing" else {}, 20
+    )
+    assert condition["status"] in ("Unknown", "False")
+    assert "nobody" in condition["message"]
+    assert fleet.condition("PolicyActive")["status"] != "False"
+    assert fleet.condition("Ready")["status"] == "True"
+    assert fleet.runtime_policy()["generation"] == 2
+    fleet.apply(**spec, metricsSource="PodScrape")
+    fleet.await_condition("MetricsAvailable", "True", timeout_s=20)
 
 
 def test_a_role_grows_and_its_new_pods_run_the_policy_too(fleet: Fleet) -> None:
