@@ -133,6 +133,8 @@ def server_environment(python: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        # Two threads of the engine that spin leave its API server neither of two cores: requests then arrive late.
+        "OMP_NUM_THREADS": "1",
         "VLLM_HOST_IP": "127.0.0.1",
     }
 
