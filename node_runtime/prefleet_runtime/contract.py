@@ -24,6 +24,9 @@ POLICY_FILE = "policy.json"
 DECODE_POLICY_FILE = "decode.json"
 """The same for decode pods: always first come first served, with the same generation."""
 
+LARGEST_NUMBER = 2**53
+"""Whole numbers up to this one survive as floats, in which waits are reckoned and metrics served."""
+
 DEFAULT_AGED_SHARE = 0.25
 DEFAULT_EXPORTER_PORT = 9400
 
@@ -58,10 +61,10 @@ class RuntimePolicy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     api_version: Literal["prefleet.dev/runtime/v1"] = API_VERSION
-    generation: Annotated[int, Field(ge=0)]
+    generation: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
     policy: PolicyName = Field(default=PolicyName.FCFS, strict=False)
-    threshold: Annotated[int, Field(ge=1)] | None = None
-    long_max_wait_ms: Annotated[int, Field(ge=0)] = 0
+    threshold: Annotated[int, Field(ge=1, le=LARGEST_NUMBER)] | None = None
+    long_max_wait_ms: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] = 0
     aged_share: Annotated[float, Field(gt=0, le=1, strict=False)] = DEFAULT_AGED_SHARE
     length: LengthKind = Field(default=LengthKind.UNCACHED, strict=False)
 

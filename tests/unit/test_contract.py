@@ -42,6 +42,10 @@ def test_equal_policies_are_equal_text() -> None:
         pytest.param({"threshold": None}, "threshold is required", id="short_request_first needs a threshold"),
         pytest.param({"threshold": 10.5}, "threshold", id="a threshold is a whole number"),
         pytest.param({"long_max_wait_ms": -1}, "long_max_wait_ms", id="a wait is not negative"),
+        # Each would raise OverflowError where it becomes a float: in the engine's thread, or at every scrape.
+        pytest.param({"generation": 10**400}, "generation", id="a generation is a number that a metric can show"),
+        pytest.param({"threshold": 10**400}, "threshold", id="a threshold is a number that a metric can show"),
+        pytest.param({"long_max_wait_ms": 10**400}, "long_max_wait_ms", id="a wait is a time that a clock can reach"),
         pytest.param({"aged_share": 0}, "aged_share", id="a share of nothing would starve longs"),
         pytest.param({"aged_share": 1.5}, "aged_share", id="a share is at most the whole"),
         pytest.param({"length": "bytes"}, "length", id="a length is uncached or prompt"),
