@@ -143,8 +143,13 @@ class Governor(Generic[T]):
         return dispatch
 
     def end_step(self, now: float, step_seconds: float, step_tokens: int) -> None:
-        """A step ended: `step_seconds` since the one before it ended or it began, `step_tokens` scheduled in it."""
-        self._metrics.observe_step(step_seconds, step_tokens)
+        """A step ended: `step_seconds` since the one before it ended or it began, `step_tokens` scheduled in it.
+
+        One without tokens is not measured: an engine that only waits for KV from elsewhere turns thousands of times
+        a second, and those turns would bury the steps that compute.
+        """
+        if step_tokens:
+            self._metrics.observe_step(step_seconds, step_tokens)
         self._publish()
         self._log(now)
 

@@ -139,6 +139,14 @@ def test_a_running_request_is_no_dispatch(engine: Engine) -> None:
     assert engine.value("queue_wait_seconds_count", lane="all") == 0
 
 
+def test_a_turn_that_computed_nothing_is_no_step(engine: Engine) -> None:
+    engine.step(1, 0)
+    assert engine.value("step_seconds_count") == 0
+    engine.add("s1")
+    engine.step(2, 1)
+    assert engine.value("step_seconds_count") == engine.value("step_tokens_count") == 1
+
+
 def test_promotions_leave_their_wait(engine: Engine) -> None:
     engine.publish(SHORT_FIRST)
     engine.add("l1", "s1")
