@@ -63,7 +63,11 @@ def make_scheduler(**kwargs: Any) -> Scheduler:
         settings.policy_file,
         governor.exporter_port,
     )
-    return cls(governor, **kwargs)
+    try:
+        return cls(governor, **kwargs)
+    except BaseException:
+        governor.close()
+        raise
 
 
 def _log_as_the_engine_does() -> None:
@@ -98,7 +102,7 @@ class GovernedScheduler(Scheduler):  # type: ignore[misc]  # vllm has no types h
         super().__init__(*args, **kwargs)
         self.prefleet = Steps(self, governor)
         self.prefleet.watch_allocations()
-        self.waiting = self.prefleet.waiting_queue()
+        self.waiting = self.prefleet.waiting
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         began, now = time.perf_counter(), time.time()
@@ -111,11 +115,6 @@ class GovernedScheduler(Scheduler):  # type: ignore[misc]  # vllm has no types h
         answers = super().update_from_output(scheduler_output, *args, **kwargs)
         self.prefleet.end(scheduler_output)
         return answers
-
-    def finish_requests(self, *args: Any, **kwargs: Any) -> list[Request]:
-        finished: list[Request] = super().finish_requests(*args, **kwargs)
-        self.prefleet.forget(finished)
-        return finished
 
     def shutdown(self) -> None:
         super().shutdown()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -29,15 +29,11 @@ class Steps:
     def __init__(self, scheduler: Scheduler, governor: Governor[Request]) -> None:
         self.governor = governor
         self.cached_tokens = cached_length(scheduler.kv_cache_manager)
-        self.no_room: dict[str, int] = {}  # request id -> KV blocks that were free when it found no room
+        self.waiting = WaitingQueue(governor, self.cached_tokens)  # stands in for `Scheduler.waiting`
         self._scheduler = scheduler
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
         self._began: deque[tuple[SchedulerOutput, float]] = deque(maxlen=STEPS_IN_FLIGHT)
         self._last_end_s = 0.0
-
-    def waiting_queue(self) -> WaitingQueue:
-        """What stands in for `Scheduler.waiting`."""
-        return WaitingQueue(self.governor, self.cached_tokens)
 
     def prepare(self, now: float) -> None:
         """Before `schedule()`: fix the order of the step that begins at `now`."""
@@ -50,7 +46,7 @@ class Steps:
         """After `schedule()`: count what it took from the queue."""
         for request_id, scheduled in _taken_from_queue(output):
             request = self._scheduler.requests[request_id]
-            self.no_room.pop(request_id, None)
+            self.waiting.no_room.pop(request_id, None)
             left = request.num_tokens - request.num_computed_tokens + scheduled
             self.governor.dispatched(request_id, now, max(1, left))
         self._began.append((output, began_s))
@@ -67,11 +63,6 @@ class Steps:
                 break
         self._last_end_s = ended
 
-    def forget(self, requests: Iterable[Request]) -> None:
-        """Requests ended before they were scheduled."""
-        for request in requests:
-            self.no_room.pop(request.request_id, None)
-
     def watch_allocations(self) -> None:
         """Learn which waiting requests find no room: `allocate_slots` alone knows."""
         manager = self._scheduler.kv_cache_manager
@@ -80,16 +71,18 @@ class Steps:
         def watched(request: Request, *args: Any, **kwargs: Any) -> Any:
             blocks = allocate_slots(request, *args, **kwargs)
             if blocks is None and request.status is not RequestStatus.RUNNING:
-                self.no_room[request.request_id] = self._free_blocks()
+                self.waiting.no_room[request.request_id] = self._free_blocks()
             return blocks
 
         manager.allocate_slots = watched
 
     def _mark_deferred(self) -> None:
         for request in self._scheduler.deferred_waiting:
-            # One that the last scan skipped for another reason (an adapter slot, say) is held back as well.
-            held = request.status is RequestStatus.WAITING or is_deferred(request)
-            self.governor.queue.set_deferred(request.request_id, held)
+            # One that the last scan put back for another reason (no adapter slot, say) is held back as well. One that
+            # it did not reach, or that lacked room, stays in that set too: it waits like any other.
+            put_back = request.status is RequestStatus.WAITING and request.request_id in self.waiting.put_back
+            self.governor.queue.set_deferred(request.request_id, put_back or is_deferred(request))
+        self.waiting.put_back.clear()
 
     def _step_aside(self) -> None:
         queue = self.governor.queue
@@ -100,7 +93,7 @@ class Steps:
             others -= 1
 
     def _has_no_room(self, request: Request) -> bool:
-        free_then = self.no_room.get(request.request_id)
+        free_then = self.waiting.no_room.get(request.request_id)
         return free_then is not None and self._free_blocks() <= free_then
 
 

@@ -1,10 +1,12 @@
 """vLLM's `RequestQueue` over the governor's queue: what stands in for `Scheduler.waiting`.
 
-Only translation happens here. Three things differ from vLLM's own queues:
+Only translation happens here. Four things differ from vLLM's own queues:
 
 - `bool` tells whether anything can be scheduled in this step (a head that steps aside is hidden), while `len`
   counts all that waits; the engine decides by `len` whether it is idle;
 - removing a request that is not here is allowed: an abort reaches both waiting queues, and may be repeated;
+- adding a request that waits already puts it at the end: the engine does so to a session whose last output comes
+  when it has been preempted, and takes it out again afterwards;
 - a popped request that moves to `kv_holding_waiting` (its KV cache is on its way) stays "out" of the
   governor's queue until it is scheduled or aborted.
 
@@ -33,14 +35,22 @@ BLOCKED = frozenset(
 
 
 class WaitingQueue(RequestQueue):  # type: ignore[misc]  # vllm has no types here
-    """The adapter. `governor.queue` is read afresh for every call: a policy switch replaces it."""
+    """The adapter. `governor.queue` is read afresh for every call: a policy switch replaces it.
+
+    `no_room` (request id -> KV blocks that were free when it found no room) and `put_back` (what the engine popped
+    and put back since the step began) are what is known of requests that wait; `Steps` reads and clears them.
+    """
 
     def __init__(self, governor: Governor[Request], cached_tokens: CachedLength) -> None:
         self._governor = governor
         self._cached_tokens = cached_tokens
+        self.no_room: dict[str, int] = {}
+        self.put_back: set[str] = set()
 
     def add_request(self, request: Request) -> None:
-        self._governor.add(request, self._facts(request))
+        if self._governor.queue.get(request.request_id) is not None:
+            self.remove_request(request)
+        self._governor.add(request, facts_of(request, 0 if has_started(request) else self._cached_tokens(request)))
 
     def pop_request(self) -> Request:
         return self._governor.queue.pop()
@@ -49,7 +59,9 @@ class WaitingQueue(RequestQueue):  # type: ignore[misc]  # vllm has no types her
         return self._governor.queue.peek()
 
     def prepend_request(self, request: Request) -> None:
-        self._governor.prepend(request, self._facts(request))
+        # No look-up: one put back keeps the length it was added with, one preempted goes first whatever its length.
+        self._governor.prepend(request, facts_of(request, cached_tokens=0))
+        self.put_back.add(request.request_id)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -57,6 +69,7 @@ class WaitingQueue(RequestQueue):  # type: ignore[misc]  # vllm has no types her
 
     def remove_request(self, request: Request) -> None:
         self._governor.remove(request.request_id)
+        self.no_room.pop(request.request_id, None)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -71,16 +84,17 @@ class WaitingQueue(RequestQueue):  # type: ignore[misc]  # vllm has no types her
     def __iter__(self) -> Iterator[Request]:
         return iter(self._governor.queue)
 
-    def _facts(self, request: Request) -> RequestFacts:
-        started = has_started(request)
-        return RequestFacts(
-            request_id=request.request_id,
-            arrival_s=request.arrival_time,
-            prompt_tokens=request.num_prompt_tokens,
-            cached_tokens=0 if started else self._cached_tokens(request),
-            started=started,
-            deferred=is_deferred(request),
-        )
+
+def facts_of(request: Request, cached_tokens: int) -> RequestFacts:
+    """What the queue may know of a request."""
+    return RequestFacts(
+        request_id=request.request_id,
+        arrival_s=request.arrival_time,
+        prompt_tokens=request.num_prompt_tokens,
+        cached_tokens=cached_tokens,
+        started=has_started(request),
+        deferred=is_deferred(request),
+    )
 
 
 def has_started(request: Request) -> bool:

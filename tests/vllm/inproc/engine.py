@@ -182,7 +182,7 @@ class Engine:
         assert not scheduler.requests
         assert not scheduler.running
         assert not scheduler.deferred_waiting
-        assert not scheduler.prefleet.no_room
+        assert not scheduler.waiting.no_room
         assert len(scheduler.waiting) == len(scheduler.kv_holding_waiting) == 0
         assert all(gauge.requests == 0 for gauge in self.queue.gauges().values())
         pool = scheduler.kv_cache_manager.block_pool

@@ -141,6 +141,19 @@ def test_a_short_whose_grammar_is_being_compiled_holds_no_long_back(start: Start
     assert engine.lanes() == {"short": 1, "long": 2}
 
 
+def test_a_short_whose_grammar_is_ready_waits_like_any_other_also_when_it_lacks_room(start: Start) -> None:
+    engine = start(SHORT_FIRST | {"long_max_wait_ms": 1}, blocks=61, budget=1024)
+    fill_kv_cache(engine)
+    compiling = add_with_pending_grammar(engine, "short", 100)
+    engine.step()
+    compiling.set_result(AnyGrammar())
+    engine.add("filler", 19 * BLOCK, max_tokens=2 * BLOCK, arrival_time=time.time() - 10)
+    engine.step()  # the filler leaves no room, and so the short stays behind
+    engine.add("long", 200, arrival_time=time.time() - 10)
+    engine.run()
+    assert engine.first_scheduled == ["holder", "filler", "short", "long"]  # the filler took all of the longs' share
+
+
 def test_a_request_whose_grammar_is_ready_takes_its_place(start: Start) -> None:
     engine = start(budget=200)
     compiling = add_with_pending_grammar(engine, "held", 40)
@@ -159,6 +172,41 @@ def test_a_request_that_waits_for_its_grammar_can_be_aborted(start: Start) -> No
     engine.abort("held")
     engine.run()
     assert engine.waiting_in(Lane.SHORT) == 0
+
+
+def test_a_session_that_is_queued_again_while_it_waits_is_there_once(start: Start) -> None:
+    # vLLM does so when the last output of a turn arrives after the session was preempted, then removes it.
+    engine = start()
+    session = engine.add("session", 40)
+    engine.scheduler._enqueue_waiting_request(session)
+    assert engine.waiting == 1
+    engine.run()
+    assert engine.lanes() == {"short": 1}
+
+
+def test_a_request_put_back_is_not_looked_up_in_the_prefix_cache_again(start: Start) -> None:
+    engine = start()
+    compiling = add_with_pending_grammar(engine, "held", 40)
+    looked_up: list[str] = []
+    engine.scheduler.waiting._cached_tokens = lambda request: looked_up.append(request.request_id) or 0
+    for _ in range(3):
+        engine.step()
+    assert engine.counters.requeues == 3
+    assert looked_up == []
+    compiling.set_result(AnyGrammar())
+    engine.run()
+
+
+def test_a_request_that_lacked_room_and_ended_otherwise_is_forgotten(start: Start) -> None:
+    engine = start(FIRST_COME, blocks=61, budget=1024)
+    fill_kv_cache(engine)
+    stopped = engine.add("stopped", 50 * BLOCK)
+    engine.step()
+    assert list(engine.scheduler.waiting.no_room) == ["stopped"]
+    engine.scheduler.waiting.remove_requests([stopped])  # as vLLM does when a late output ends a preempted request
+    assert not engine.scheduler.waiting.no_room
+    engine.abort("stopped")
+    engine.run()
 
 
 def test_running_requests_that_are_reset_start_again_before_all_others(start: Start) -> None:

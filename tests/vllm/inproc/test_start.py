@@ -11,6 +11,7 @@ import vllm
 from prefleet_runtime.contract import InvalidPolicyError
 from prefleet_runtime.vllm import releases
 from prefleet_runtime.vllm.scheduler import SetupError
+from vllm.v1.core.sched.scheduler import Scheduler
 
 from tests.support.vllm_server import free_port
 from tests.vllm.inproc.engine import Setup
@@ -55,3 +56,15 @@ def test_each_data_parallel_rank_serves_its_metrics_on_its_own_port(model: Path,
         scheduler.shutdown()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{base + 2}/metrics", timeout=5)
+
+
+def test_a_scheduler_that_cannot_be_made_gives_its_port_back(
+    model: Path, policy_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    setup = Setup(model, policy_file, exporter_port=port)
+    with monkeypatch.context() as broken:
+        broken.setattr(Scheduler, "__init__", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            setup.scheduler()
+    setup.scheduler().shutdown()
