@@ -192,7 +192,6 @@ def serve(registry: CollectorRegistry, host: str, port: int) -> Exporter:
     """
     try:
         return Exporter(registry, host, port)
-    except OSError as error:
-        raise OSError(
-            error.errno, f"metrics cannot be served on {host}:{port} ({error.strerror}): set another exporter_port"
-        ) from error
+    except (OSError, OverflowError) as error:  # the latter: the ports of high ranks may end beyond the last one
+        reason = getattr(error, "strerror", None) or error
+        raise OSError(f"metrics cannot be served on {host}:{port} ({reason}): set another exporter_port") from error

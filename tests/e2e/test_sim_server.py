@@ -120,6 +120,7 @@ async def test_the_small_routes(server: SimServer, session: aiohttp.ClientSessio
 
 REFUSALS = [
     pytest.param(b"{", 400, None, "not JSON", id="torn JSON"),
+    pytest.param(b"[" * 100_000, 400, None, "not JSON", id="lists in lists without end"),
     pytest.param(b"[1]", 400, None, "JSON object", id="a body that is no object"),
     pytest.param({"model": "other", "prompt": "x"}, 404, "model", "`other` does not exist", id="an unknown model"),
     pytest.param({}, 400, "prompt", "prompt must be", id="no prompt"),
@@ -385,9 +386,13 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path, session: aiohttp.
             ["--policy-file", "x", "--kv-cache-tokens", "100"], "give 2 to 96", id="a context beyond the cache"
         ),
         pytest.param(["--policy-file", "x", "--role", "router"], "invalid choice", id="an unknown role"),
+        pytest.param(["--policy-file", "x", "--kv-lease-s", "nan"], "kv_lease_s is nan", id="a lease of no length"),
+        pytest.param(["--policy-file", "x", "--exporter-port", "70000"], "exporter_port:", id="no such exporter port"),
+        pytest.param(["--policy-file", "good.json", "--port", "70000"], "set another --port", id="no such port"),
     ],
 )
 def test_a_start_that_cannot_work_ends_with_a_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    write_policy(tmp_path / "good.json", RuntimePolicy(generation=1))
     command = [sys.executable, "-m", "prefleet_runtime.sim.server", "--exporter-port", "0", *arguments]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode != 0

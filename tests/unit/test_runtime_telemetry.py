@@ -112,6 +112,11 @@ def test_the_exporter_serves_on_a_free_port_and_frees_it(scraped: Scraped) -> No
 
 def test_a_taken_port_is_named_with_what_to_do(scraped: Scraped) -> None:
     exporter = serve(scraped.registry, "127.0.0.1", 0)
-    said = f"127.0.0.1:{exporter.port} .*set another exporter_port"
+    said = f"^metrics cannot be served on 127.0.0.1:{exporter.port} .*set another exporter_port"
     with closing(exporter), pytest.raises(OSError, match=said):
         serve(scraped.registry, "127.0.0.1", exporter.port)
+
+
+def test_a_port_beyond_the_last_one_is_refused_like_a_taken_one(scraped: Scraped) -> None:
+    with pytest.raises(OSError, match=r"127\.0\.0\.1:65537 .*set another exporter_port"):
+        serve(scraped.registry, "127.0.0.1", 65537)

@@ -193,7 +193,7 @@ class SimulatedServer:
         try:
             document = json.loads(await http.read())
             engine_id, request_id = document["engine_id"], document["request_id"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError, KeyError, TypeError):
             raise ApiError(400, "The body must be an object with engine_id and request_id.") from None
         if engine_id != self._engine_id:
             raise ApiError(404, f"This is engine {self._engine_id}, not {engine_id}.", "engine_id")

@@ -226,7 +226,7 @@ VIDUR_LAYER_S = sum(VIDUR_LAYER_MS.values()) / 1e3
 
 LLAMA_ON_A100 = Efficiency(
     # 0.64 of peak.
-    linear=linear_efficiency(LLAMA_3_1_8B, A100_80GB_SXM, sum(VIDUR_LAYER_MS.values()) / 1e3, VIDUR_CHUNK_TOKENS),
+    linear=linear_efficiency(LLAMA_3_1_8B, A100_80GB_SXM, VIDUR_LAYER_S, VIDUR_CHUNK_TOKENS),
     chunk=VIDUR_CHUNK_TOKENS,
     # "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning" reports 50-73% of
     # peak on an A100; the low end, since paged chunks are less regular than its benchmark.

@@ -108,8 +108,8 @@ def parse_completion(body: bytes, model: ServedModel) -> CompletionCall:
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
         raw = json.loads(body)
-    except ValueError as error:
-        raise ApiError(400, f"The request body is not JSON: {error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"The request body is not JSON that can be read: {error}.") from None
     if not isinstance(raw, dict):
         raise ApiError(400, "The request body must be a JSON object with model and prompt.")
     return raw

@@ -82,11 +82,19 @@ async def serve(settings: ServerSettings, governor: Governor[SimRequest]) -> Non
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, settings.host, settings.port, backlog=1024).start()
+        await _listen(runner, settings)
         logger.info("serving %s on %s", settings.model.name, runner.addresses)
         await _first_of(server.realtime.run(), _stopped(server, signals))
     finally:
         await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, settings: ServerSettings) -> None:
+    try:
+        await web.TCPSite(runner, settings.host, settings.port, backlog=1024).start()
+    except (OSError, OverflowError) as error:
+        where, reason = f"{settings.host}:{settings.port}", getattr(error, "strerror", None) or error
+        raise SystemExit(f"the simulated server cannot listen on {where} ({reason}): set another --port") from error
 
 
 async def _first_of(*runs: Coroutine[Any, Any, None]) -> None:
@@ -125,14 +133,15 @@ def parse_arguments(arguments: Sequence[str]) -> ServerSettings:
             kv_lease_s=given.kv_lease_s,
         )
         _check_room(given.max_model_len, limits)
+        runtime = RuntimeSettings.parse(
+            {"policy_file": given.policy_file, "exporter_host": given.host, "exporter_port": given.exporter_port}
+        )
     except ValueError as error:
         parser.error(str(error))
     return ServerSettings(
         host=given.host,
         port=given.port,
-        runtime=RuntimeSettings(
-            policy_file=given.policy_file, exporter_host=given.host, exporter_port=given.exporter_port
-        ),
+        runtime=runtime,
         model=ServedModel(given.served_model_name or profile.name, given.max_model_len, given.role),
         profile=profile,
         limits=limits,

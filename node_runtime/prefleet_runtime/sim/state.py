@@ -5,6 +5,7 @@ Values only; `engine` moves them. Units: tokens, KV blocks, seconds on the calle
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -93,6 +94,8 @@ class Limits:
                 raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")
         if self.kv_cache_tokens < BLOCK_TOKENS:
             raise ValueError(f"kv_cache_tokens is {self.kv_cache_tokens}: one block is {BLOCK_TOKENS} tokens")
+        if not (math.isfinite(self.kv_lease_s) and self.kv_lease_s > 0):
+            raise ValueError(f"kv_lease_s is {self.kv_lease_s}: give a finite number of seconds above 0")
 
     @property
     def blocks(self) -> int:
