@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE
 
 from tests.support.installation import CHART, OPERATOR_NAMESPACE, RELEASE, Fleet, Helm
 from tests.support.node_agent.launch import start_agent
@@ -178,6 +179,25 @@ def test_uninstalling_leaves_the_fleet_serving(helm: Helm, fleet: Fleet) -> None
     assert uids(fleet) == before
     assert all_serve(fleet)
     assert "chat" in fleet.plane.kubectl("-n", fleet.namespace, "get", "pp", "-o", "name")
+
+
+def test_without_the_annotation_a_policy_reaches_every_pod_within_a_hundred_seconds(fleet: Fleet) -> None:
+    """The operator is gone, so nobody annotates: the pods' own node agent refreshes the file, as a kubelet does."""
+    policy = fleet.runtime_policy() | {"generation": 4}
+    begun = time.monotonic()
+    data = {"data": {name: json.dumps(policy) for name in (POLICY_FILE, DECODE_POLICY_FILE)}}
+    fleet.plane.kubectl("-n", fleet.namespace, "patch", "configmap", "chat-policy", "--patch", json.dumps(data))
+    opener = direct_opener()
+
+    def all_report() -> bool:
+        addresses = [pod["status"]["podIP"] for pod in pods(fleet)]
+        pages = [opener.open(f"http://{address}:9400/metrics", timeout=5).read() for address in addresses]
+        return all(b"prefleet_policy_generation 4.0" in page for page in pages)
+
+    eventually(all_report, 120, poll_s=1)
+    took_s = time.monotonic() - begun
+    print(f"every pod reports the generation {took_s:.0f} s after the edit, without the annotation")
+    assert took_s < 100
 
 
 def test_a_deletion_without_an_operator_takes_everything_along(helm: Helm, fleet: Fleet) -> None:
