@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -344,6 +345,19 @@ async def test_clients_that_leave_take_their_requests_with_them(tmp_path: Path, 
         await idle(server)
         aborted = f'vllm:request_success_total{{engine="0",finished_reason="abort",model_name="{MODEL_NAME}"}}'
         assert server.metrics()[aborted] == 2
+
+
+async def test_clients_that_leave_as_they_ask_are_no_errors(tmp_path: Path, session: aiohttp.ClientSession) -> None:
+    body = json.dumps({"prompt": "x", "max_tokens": 2, "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with sim_server(tmp_path) as server:
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+                client.sendall(head + body)
+        status, _ = await complete(session, server, prompt="still here", max_tokens=1)
+        assert status == 200
+        await idle(server)
+        assert "Traceback" not in server.log.read_text()
 
 
 async def test_sigterm_lets_running_requests_end_and_takes_no_new_ones(

@@ -13,6 +13,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -146,9 +147,16 @@ class SimulatedServer:
         return web.json_response(opened.answer.whole(generated, usage(sum(call.prompts), sum(generated)), kv))
 
     async def _stream(self, opened: OpenCall) -> web.StreamResponse:
-        requests, call, answer = opened.requests, opened.call, opened.answer
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        await response.prepare(opened.http)
+        # A client that leaves while the handler waits cancels it; one that leaves as it writes is met here.
+        with suppress(ConnectionResetError):
+            await response.prepare(opened.http)
+            await self._send_tokens(opened, response)
+            await response.write_eof()
+        return response
+
+    async def _send_tokens(self, opened: OpenCall, response: web.StreamResponse) -> None:
+        requests, call, answer = opened.requests, opened.call, opened.answer
         sent = [0] * len(requests)
         done = False
         while not done:
@@ -159,8 +167,6 @@ class SimulatedServer:
                 counts = usage(sum(call.prompts), sum(sent)) if call.include_usage else None
                 chunks += answer.end(counts)
             await response.write(chunks.encode())
-        await response.write_eof()
-        return response
 
     # Hand-over of KV.
 
