@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import kopf
 from prometheus_client import CollectorRegistry
@@ -189,7 +189,8 @@ class Process:
         holding = asyncio.create_task(_hold(election))
         watching = asyncio.create_task(operator.watchers.run())
         work = [holding, watching]
-        if await self._unless_stopped(operator.watchers.synced()):
+        synced = asyncio.create_task(operator.watchers.synced())
+        if await self._unless_stopped(_first_end(work, until=synced)):
             self._synced = True
             work += [asyncio.create_task(part) for part in (operator.queue.run(), operator.loop.run())]
             work.append(await self._start_kopf(operator))
@@ -199,6 +200,8 @@ class Process:
     async def _start_kopf(self, operator: Operator) -> asyncio.Task[None]:
         existing = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
+            # kopf's own guess needs a user in /etc/passwd, which a pod's user is not. The type is private there.
+            identity=cast(Any, self._options.identity),
             registry=make_registry(operator.on_policy),
             settings=make_settings(),
             namespaces=list(self._config.namespaces),
@@ -245,12 +248,13 @@ class Process:
         return "leads, and is still reading the cluster" if leading and not self._synced else self._fault()
 
 
-async def _first_end(work: list[asyncio.Task[Any]]) -> None:
-    """Wait for any part to end; none should, so its error, or that it ended, is an error."""
-    done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+async def _first_end(work: list[asyncio.Task[Any]], until: asyncio.Task[Any] | None = None) -> None:
+    """Wait for `until`, or for any part to end; none should, so its error, or that it ended, is an error."""
+    done, _ = await asyncio.wait([*work, until] if until else work, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
-    raise RuntimeError("a part of the operator ended by itself")
+    if until is None or not until.done():
+        raise RuntimeError("a part of the operator ended by itself")
 
 
 async def _hold(election: Election) -> None:
