@@ -13,14 +13,17 @@ Left out: the process's own figures (the engine exports those) and anything that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from .contract import RuntimePolicy
 from .queueing import Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts
@@ -53,8 +56,35 @@ class QueueSnapshot:
         return cls(replace(queue.counters, dispatches=dict(queue.counters.dispatches)), queue.gauges())
 
 
-class RuntimeMetrics:
-    """All series of one engine process, registered with `registry`.
+class Histogram:
+    """Observations counted by bucket; one thread observes, any thread may read.
+
+    Not prometheus_client's own: where PROMETHEUS_MULTIPROC_DIR is set, as `vllm serve` does for several API servers,
+    that one keeps its counts in files there, and the engine's own /metrics would show the same series once more.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._labels = [_label(bound) for bound in (*bounds, float("inf"))]
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def read(self) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative counts by upper bound, and the sum."""
+        return list(zip(self._labels, accumulate(self._counts.copy()), strict=True)), self._sum
+
+
+def _label(bound: float) -> str:
+    label: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
+    return label
+
+
+class RuntimeMetrics(Collector):
+    """All series of one engine process, registered with `registry` and made at the scrape.
 
     `clock` reads the axis of `facts.arrival_s`. `policy` and `refused` answer the published policy and the
     number of refused policy files; they are called at each scrape and must be safe from any thread.
@@ -67,22 +97,14 @@ class RuntimeMetrics:
         policy: Callable[[], RuntimePolicy],
         refused: Callable[[], int],
     ) -> None:
-        def histogram(name: str, about: str, bounds: list[float], *labels: str) -> Histogram:
-            return Histogram(f"prefleet_{name}", about, labels, registry=registry, buckets=bounds)
-
-        self._prompt = histogram("request_prompt_tokens", "Prompt tokens of each new request.", TOKEN_BOUNDS)
-        self._uncached = histogram(
-            "request_uncached_tokens", "Prompt tokens not in the prefix cache on arrival, at least 1.", TOKEN_BOUNDS
-        )
-        wait = histogram("queue_wait_seconds", "From a request's arrival to its dispatch.", SECOND_BOUNDS, "lane")
-        self._wait = {lane: wait.labels(lane.value) for lane in Lane}
-        self._promotion_wait = histogram(
-            "promotion_wait_seconds", "Waits of long requests that were promoted.", SECOND_BOUNDS
-        )
-        self._step_seconds = histogram("step_seconds", "Duration of each engine step.", SECOND_BOUNDS)
-        self._step_tokens = histogram("step_tokens", "Tokens scheduled in each engine step.", TOKEN_BOUNDS)
-        self._collector = _QueueCollector(clock, policy, refused)
-        registry.register(self._collector)
+        self._clock = clock
+        self._policy = policy
+        self._refused = refused
+        self._snapshot = QueueSnapshot(Counters(), {})
+        self._prompt, self._uncached, self._step_tokens = (Histogram(TOKEN_BOUNDS) for _ in range(3))
+        self._promotion_wait, self._step_seconds = (Histogram(SECOND_BOUNDS) for _ in range(2))
+        self._wait = {lane: Histogram(SECOND_BOUNDS) for lane in Lane}
+        registry.register(self)
 
     def observe_request(self, facts: RequestFacts) -> None:
         """A new request arrived."""
@@ -102,25 +124,37 @@ class RuntimeMetrics:
 
     def publish(self, snapshot: QueueSnapshot) -> None:
         """Replace what the next scrape tells of the queue."""
-        self._collector.snapshot = snapshot
-
-
-class _QueueCollector(Collector):
-    """Counters and gauges made at the scrape from the last snapshot and the published policy."""
-
-    def __init__(
-        self, clock: Callable[[], float], policy: Callable[[], RuntimePolicy], refused: Callable[[], int]
-    ) -> None:
-        self._clock = clock
-        self._policy = policy
-        self._refused = refused
-        self.snapshot = QueueSnapshot(Counters(), {})
+        self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        yield from _counters(self.snapshot.counters)
-        yield from _gauges(self.snapshot.lanes, self._clock())
+        """To be called by the scraping thread."""
+        yield from self._histograms()
+        snapshot = self._snapshot
+        yield from _counters(snapshot.counters)
+        yield from _gauges(snapshot.lanes, self._clock())
         yield from _policy(self._policy())
         yield _counter("policy_refused", "Policy files refused; the policy that ran before stays.", self._refused())
+
+    def _histograms(self) -> Iterator[Metric]:
+        for name, about, histogram in (
+            ("request_prompt_tokens", "Prompt tokens of each new request.", self._prompt),
+            (
+                "request_uncached_tokens",
+                "Prompt tokens not in the prefix cache on arrival, at least 1.",
+                self._uncached,
+            ),
+            ("promotion_wait_seconds", "Waits of long requests that were promoted.", self._promotion_wait),
+            ("step_seconds", "Duration of each engine step.", self._step_seconds),
+            ("step_tokens", "Tokens scheduled in each engine step.", self._step_tokens),
+        ):
+            buckets, total = histogram.read()
+            yield HistogramMetricFamily(f"prefleet_{name}", about, buckets, total)
+        waits = HistogramMetricFamily(
+            "prefleet_queue_wait_seconds", "From a request's arrival to its dispatch.", labels=["lane"]
+        )
+        for lane, histogram in self._wait.items():
+            waits.add_metric([lane.value], *histogram.read())
+        yield waits
 
 
 def _counters(counters: Counters) -> Iterator[Metric]:

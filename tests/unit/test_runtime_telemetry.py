@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import urllib.request
 from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
@@ -52,7 +56,7 @@ def test_bounds_are_distinct_and_four_to_the_octave(bounds: list[float], low: fl
 def test_every_series_of_the_agreement_is_there_from_the_start(scraped: Scraped) -> None:
     scraped.metrics.publish(QueueSnapshot.of(make_queue(SHORT_FIRST)))
     families = {family.name for family in text_string_to_metric_families(generate_latest(scraped.registry).decode())}
-    assert {name for name in families if not name.endswith("_created")} == {f"prefleet_{name}" for name in SERIES}
+    assert families == {f"prefleet_{name}" for name in SERIES}
 
 
 def test_lengths_waits_and_steps_are_observed(scraped: Scraped) -> None:
@@ -68,6 +72,35 @@ def test_lengths_waits_and_steps_are_observed(scraped: Scraped) -> None:
     assert scraped.value("promotion_wait_seconds_sum") == 7.5
     assert scraped.value("step_seconds_sum") == 0.25
     assert scraped.value("step_tokens_sum") == 512
+
+
+@pytest.mark.parametrize(
+    ("tokens", "buckets"),
+    [
+        pytest.param(16, {"13.0": 0, "16.0": 1, "+Inf": 1}, id="a length at a bound is in its bucket"),
+        pytest.param(17, {"16.0": 0, "19.0": 1, "+Inf": 1}, id="one above it is in the next"),
+        pytest.param(2**20 + 1, {"1.048576e+06": 0, "+Inf": 1}, id="one beyond all bounds is in the last"),
+    ],
+)
+def test_buckets_are_cumulative_and_hold_their_upper_bound(
+    scraped: Scraped, tokens: int, buckets: dict[str, float]
+) -> None:
+    scraped.metrics.observe_request(RequestFacts("a", 0, tokens))
+    assert {le: scraped.value("request_prompt_tokens_bucket", le=le) for le in buckets} == buckets
+    assert scraped.value("request_prompt_tokens_count") == 1
+
+
+def test_nothing_is_written_where_an_engine_collects_the_metrics_of_its_processes(tmp_path: Path) -> None:
+    program = (
+        "from prometheus_client import CollectorRegistry; from prefleet_runtime.contract import RuntimePolicy;"
+        "from prefleet_runtime.telemetry import RuntimeMetrics; registry = CollectorRegistry();"
+        "RuntimeMetrics(registry, lambda: 0, lambda: RuntimePolicy(generation=1), lambda: 0).observe_step(1, 1);"
+        "print(registry.get_sample_value('prefleet_step_seconds_count'))"
+    )
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+    assert done.stdout == "1\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_scrape_ages_what_waits_though_the_engine_says_nothing(scraped: Scraped) -> None:
