@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.aio.client import Configuration
+from kubernetes.aio.client import ApiClient, Configuration
 from prefleet_operator.adapters.kube import (
     DEPLOYMENTS,
+    MAX_MESSAGE,
     PODS,
     POLICIES,
     TOKEN_REFRESH_S,
+    WRITE_TIMEOUT_S,
     ConflictError,
     GoneError,
+    Kube,
     KubeError,
     NotFoundError,
     RefusedError,
@@ -24,6 +28,7 @@ from prefleet_operator.adapters.kube import (
     UnavailableError,
     find_token_file,
     to_error,
+    whole_lines,
 )
 
 
@@ -100,3 +105,30 @@ def test_paths() -> None:
     assert PODS.path(None) == "/api/v1/pods"
     assert DEPLOYMENTS.path("ns", "x") == "/apis/apps/v1/namespaces/ns/deployments/x"
     assert POLICIES.path("ns", "x", "status") == "/apis/prefleet.dev/v1alpha1/namespaces/ns/prefillpolicies/x/status"
+
+
+def test_a_sentence_of_the_servers_is_bounded() -> None:
+    assert len(str(to_error(422, json.dumps({"message": "x" * 100_000}).encode()))) == MAX_MESSAGE
+
+
+async def test_lines_of_a_watch_are_whole_however_long_and_however_cut() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for chunk in (b"on", b"e\ntwo\n", b"x" * 5_000_000, b"x" * 5_000_000, b"\ncut off"):
+            yield chunk
+
+    assert [len(line) async for line in whole_lines(chunks())] == [3, 3, 10_000_000]
+
+
+async def test_the_server_gives_a_write_up_when_we_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a write that hangs in the server could come to pass after another operator has begun to lead."""
+    kube, sent = Kube(ApiClient(Configuration()), "prefleet"), []
+
+    async def request(*given: Any) -> dict[str, Any]:
+        sent.append(given)
+        return {}
+
+    monkeypatch.setattr(kube, "_request", request)
+    await kube.delete(PODS, "ns", "x", "uid")
+    await kube.merge_patch(PODS, "ns", "x", {})
+    await kube.close()
+    assert [given[2]["timeout"] for given in sent] == [f"{WRITE_TIMEOUT_S}s"] * 2

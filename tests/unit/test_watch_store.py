@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
-from prefleet_operator.adapters.watch import Identity, Store
+from prefleet_operator.adapters.kube import PODS, Kube, Object
+from prefleet_operator.adapters.watch import Identity, Store, Watcher
 
 
 @dataclass(frozen=True)
@@ -61,3 +63,21 @@ def test_an_object_that_changes_its_fleet_is_in_one_fleet_only() -> None:
 def test_a_fleets_objects_come_in_the_order_of_their_names() -> None:
     kept = store(thing(2, name="b"), thing(1, name="a"))
     assert [each.identity.name for each in kept.of("ns", "chat")] == ["a", "b"]
+
+
+async def test_an_object_that_cannot_be_read_is_passed_over_and_the_others_are_kept() -> None:
+    """Anybody may write an object with the fleet's label; it must not end the watch of all the others."""
+
+    def read(found: Object) -> Thing:
+        return thing(int(found["metadata"]["resourceVersion"]), name=found["metadata"]["name"])
+
+    class Api:
+        async def list_page(self, *_: Any) -> tuple[list[Object], str, str]:
+            odd, fine = ({"metadata": {"name": n, "resourceVersion": v}} for n, v in (("odd", "x"), ("fine", "3")))
+            return [odd, fine], "3", ""
+
+    kept: Store[Thing] = Store()
+    watcher = Watcher(cast(Kube, Api()), PODS, None, "", read, kept, lambda *_: None)
+    assert await watcher._list() == "3"
+    watcher._take("ADDED", {"metadata": {"name": "odd", "resourceVersion": None}})
+    assert [each.identity.name for each in kept.everything(None)] == ["fine"]

@@ -69,7 +69,7 @@ class Recorder:
             await self._kube.merge_patch(EVENTS, namespace, name, {"series": series})
             seen.written_at_s = now
         except NotFoundError:
-            del self._seen[(namespace, name)]
+            self._seen.pop((namespace, name), None)
             await self._kube.create(EVENTS, namespace, body)
             self._remember(namespace, name, 1, now)
 

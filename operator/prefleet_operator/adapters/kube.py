@@ -15,7 +15,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
@@ -37,6 +37,7 @@ WATCH_SILENCE_S = 75.0
 """A watch hears at least a bookmark a minute; one that hears nothing for longer is dead."""
 PAGE_SIZE = 500
 TOKEN_REFRESH_S = 60.0
+MAX_MESSAGE = 1000
 
 
 class KubeError(Exception):
@@ -147,7 +148,7 @@ class Kube:
             async with response:
                 if response.status != 200:
                     raise to_error(response.status, await response.read())
-                async for line in response.content:
+                async for line in whole_lines(response.content.iter_any()):
                     change = json.loads(line)
                     if change["type"] == "ERROR":
                         raise to_error(change["object"].get("code", 500), json.dumps(change["object"]).encode())
@@ -190,8 +191,10 @@ class Kube:
     async def _write(
         self, method: str, path: str, query: dict[str, str], body: Object, content: str = "application/json"
     ) -> Object:
+        """The server gives a write up as soon as we do: none may come to pass once another leads."""
         self.fence()
-        return await self._request(method, path, query, body, content, WRITE_TIMEOUT_S)
+        bounded = query | {"timeout": f"{WRITE_TIMEOUT_S}s"}
+        return await self._request(method, path, bounded, body, content, WRITE_TIMEOUT_S)
 
     async def _request(
         self,
@@ -297,8 +300,18 @@ class TokenFile:
         self._read_at = self._clock()
 
 
+async def whole_lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The lines of a stream. aiohttp's own reading of lines fails at a long one, which any tenant can write."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+
+
 def to_error(status: int, data: bytes) -> KubeError:
-    message = _message(data) or f"HTTP {status}"
+    """The failure that an answer stands for; its sentence is bounded, since it goes into statuses."""
+    message = _message(data)[:MAX_MESSAGE] or f"HTTP {status}"
     if status == 404:
         return NotFoundError(message)
     if status == 409:
@@ -316,7 +329,7 @@ def _message(data: bytes) -> str:
     try:
         return str(json.loads(data)["message"])
     except (ValueError, KeyError, TypeError):
-        return data.decode(errors="replace")[:300]
+        return data.decode(errors="replace")
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:

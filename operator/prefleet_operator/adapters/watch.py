@@ -147,7 +147,7 @@ class Watcher(Generic[R]):
         records, version, token = [], "", ""
         while True:
             page, version, token = await self._kube.list_page(self._resource, self._namespace, self._selector, token)
-            records += [self._read(found) for found in page]
+            records += [record for found in page if (record := self._record(found)) is not None]
             if not token:
                 break
         self._replace(records, int(version))
@@ -166,10 +166,22 @@ class Watcher(Generic[R]):
     def _take(self, change: str, found: Object) -> None:
         if change == "BOOKMARK":
             return
-        record = self._read(found)
+        record = self._record(found)
+        if record is None:
+            return
         changed = self._store.remove(record.identity) if change == "DELETED" else self._store.put(record)
         if changed:
             self._on_change(record.identity.namespace, record.identity.fleet)
+
+    def _record(self, found: Object) -> R | None:
+        """One object as a record. What one object holds must never end the watch of all the others."""
+        try:
+            return self._read(found)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            where = found.get("metadata") or {}
+            named = f"{self._resource.plural} {where.get('namespace')}/{where.get('name')}"
+            logger.warning("%s cannot be read and is passed over: %s: %s", named, type(error).__name__, error)
+            return None
 
     def _pause(self, failures: int, error: KubeError) -> float:
         level = logging.WARNING if isinstance(error, RefusedError) or failures == 2 else logging.DEBUG

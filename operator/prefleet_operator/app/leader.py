@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from prefleet_operator.adapters.kube import WRITE_TIMEOUT_S, KubeError
+from prefleet_operator.adapters.kube import WRITE_TIMEOUT_S, KubeError, RefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,8 @@ class Election:
                 sent_at = self._clock()
                 self._held = await self._leases.write(self._ours(lease))
         except (KubeError, TimeoutError) as error:
-            logger.debug("no lease this time: %s", error or type(error).__name__)
+            level = logging.WARNING if isinstance(error, RefusedError) else logging.DEBUG
+            logger.log(level, "no lease this time: %s", error or type(error).__name__)
             return False
         self._valid_until = sent_at + self._timing.renew_s
         self._seen_version = ""
