@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from prefleet_runtime.contract import POLICY_FILE, InvalidPolicyError, RuntimePolicy
+from prefleet_runtime.contract import InvalidPolicyError, RuntimePolicy
 
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
 from prefleet_operator.adapters.watch import Store
 from prefleet_operator.api import PrefillPolicySpec
 from prefleet_operator.app.policies import PolicyRecord
-from prefleet_operator.app.records import ChildRecord, PodRecord
+from prefleet_operator.app.records import MAX_DIGITS, ChildRecord, PodRecord
 from prefleet_operator.core.observed import Missing, PodView
 from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.render import policy_config_map_name
@@ -57,8 +57,10 @@ def gather(
 def read_live(config_map: ChildRecord) -> LivePolicy:
     """What the policy ConfigMap says; content that no pod would run either is no policy."""
     try:
-        policy = RuntimePolicy.from_json((config_map.data or {}).get(POLICY_FILE, ""))
+        policy = RuntimePolicy.from_json(config_map.policy)
     except InvalidPolicyError:
+        policy = None
+    if policy is not None and policy.generation >= 10**MAX_DIGITS:
         policy = None
     known = (0 if policy is None else policy.generation, config_map.annotated_generation or 0)
     return LivePolicy(policy=policy, generation=max(known), ours=config_map.owns_policy)

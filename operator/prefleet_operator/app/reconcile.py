@@ -105,13 +105,23 @@ class Reconciler:
             self._applier.forget(*key)
             self._readings.forget(key)
             return
-        if not self._readings.known(key) and any(pod.ready for pod in self._cluster.fleet_pods(*key)):
+        if self._waits_for_a_reading(policy):
             self._readings.ask()
             return
         outcome = await self._guarded(policy)
         self._count(outcome)
         if outcome in (Outcome.REFUSED, Outcome.FAILED):
             raise WorkFailedError
+
+    def _waits_for_a_reading(self, policy: PolicyRecord) -> bool:
+        """Whether the sources will tell of the fleet's pods soon. Nobody asks them about a spec that is wrong."""
+        if self._readings.known(policy.key) or not any(p.ready for p in self._cluster.fleet_pods(*policy.key)):
+            return False
+        try:
+            parse_spec(policy.spec)
+        except InvalidSpecError:
+            return False
+        return True
 
     async def _guarded(self, policy: PolicyRecord) -> Outcome:
         """A fault in one fleet becomes its Accepted condition, a log line and a count, and nothing else."""
@@ -122,8 +132,9 @@ class Reconciler:
         except KubeError as error:
             logger.warning("%s/%s: %s; trying again", policy.namespace, policy.name, error)
             return Outcome.FAILED
-        except LeadershipLostError:
-            raise
+        except LeadershipLostError as error:
+            logger.warning("%s/%s: nothing more is written: %s", policy.namespace, policy.name, error)
+            return Outcome.FAILED
         except Exception as error:
             logger.exception("%s/%s: cannot be reconciled; trying again", policy.namespace, policy.name)
             message = (
@@ -199,7 +210,7 @@ class Reconciler:
         attempt = Attempt(policy, said, Changes(policy.namespace, policy.name, 0))
         try:
             await self._write_status(attempt)
-        except KubeError as error:
+        except (KubeError, LeadershipLostError) as error:
             logger.warning("%s/%s: the status could not be written: %s", policy.namespace, policy.name, error)
             return
         await self._tell(policy, condition_events(policy.status, said))

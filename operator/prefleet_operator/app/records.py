@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,6 +17,10 @@ from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.watch import Identity
 from prefleet_operator.api import Role
 from prefleet_operator.render import FIELD_MANAGER, FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL
+
+MAX_DIGITS = 15
+"""Of a generation: what fits into a JSON number on every side."""
+MAX_POLICY_CHARACTERS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class PodRecord:
             role=Role(label) if label in set(Role) else None,
             ip=status.get("podIP"),
             ready=is_ready,
-            ready_since_s=_seconds(ready["lastTransitionTime"]) if ready is not None and is_ready else None,
+            ready_since_s=_seconds(ready.get("lastTransitionTime")) if ready is not None and is_ready else None,
             terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
             generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
         )
@@ -56,7 +59,8 @@ class ChildRecord:
 
     `owned_fields`: a digest of the fields that the API server says are ours. It changes when somebody else
     changes one of them, and only then: the cheapest sign that the object must be applied again. `ours`: the
-    operator made it. `owns_policy`: nobody else has written the policy documents in it.
+    operator made it. `policy`: the policy document of a ConfigMap, cut off where it is none of ours any more.
+    `owns_policy`: nobody else has written the policy documents in it.
     """
 
     identity: Identity
@@ -64,7 +68,7 @@ class ChildRecord:
     owned_fields: str
     ours: bool = False
     owns_policy: bool = False
-    data: Mapping[str, str] | None = None
+    policy: str = ""
     annotated_generation: int | None = None
     stuck: str | None = None
 
@@ -80,7 +84,7 @@ class ChildRecord:
             owned_fields=hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16],
             ours=bool(fields),
             owns_policy={f"f:{POLICY_FILE}", f"f:{DECODE_POLICY_FILE}"} <= set(fields.get("f:data") or ()),
-            data=child.get("data"),
+            policy=str((child.get("data") or {}).get(POLICY_FILE, ""))[:MAX_POLICY_CHARACTERS],
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
             stuck=_stuck(child),
         )
@@ -116,9 +120,10 @@ def _stuck(child: Object) -> str | None:
     return None
 
 
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else datetime.fromisoformat(text).timestamp()
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+    """A generation as we write it; anybody may write something else there."""
+    return int(text) if text is not None and text.isdecimal() and len(text) <= MAX_DIGITS else None
