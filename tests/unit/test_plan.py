@@ -162,3 +162,22 @@ def test_ages_that_tick_do_not_change_the_status() -> None:
     first = situation(metrics=FleetMetrics(lengths=Stale(LENGTHS, NOW - 90)), pods=(pod(),))
     plan = make_plan(first, NOW)
     assert make_plan(after(first, plan), NOW + 5).status == plan.status
+
+
+def test_no_older_copy_and_no_garbage_in_the_config_map_turns_the_generation_back() -> None:
+    current = situation()
+    for threshold in (900, 910, 920):
+        spec = make_spec(scheduling=PINNED | {"threshold": threshold})
+        current = after(current, make_plan(replace(current, spec=spec), NOW), spec=spec)
+    running = current.live
+    assert running is not None
+    assert running.policy is not None
+    older_copy = LivePolicy(running.policy.model_copy(update={"generation": 1}), 1, ours=False)
+    for live in (older_copy, LivePolicy(policy=None, generation=0, ours=False), None):
+        assert make_plan(replace(current, live=live), NOW).policy.generation == 4
+
+
+def test_a_deleted_config_map_is_not_told_as_a_new_fleet() -> None:
+    first = situation()
+    plan = make_plan(replace(after(first, make_plan(first, NOW)), live=None), NOW)
+    assert plan.status.history[-1].reason == "DriftCorrected"

@@ -7,8 +7,8 @@
     4. status   conditions, roles, evidence and history as they will be once the ConfigMap is applied
     5. events   one for each move, and one for each condition whose status changed
 
-The live ConfigMap, not the status, is the truth about generations: they never go back, whatever is lost. The
-same input gives the same plan, so a plan may be carried out twice, or half.
+Generations never go back: the next one lies above what the ConfigMap and the status say, so either may be lost.
+The same input gives the same plan, so a plan may be carried out twice, or half.
 
 Left out: rendering objects and carrying the plan out.
 """
@@ -140,14 +140,11 @@ def describe_effective(policy: RuntimePolicy) -> EffectiveStatus:
 
 
 def _next_policy(situation: Situation, wanted: RuntimePolicy) -> RuntimePolicy:
-    """`wanted` under the live generation if the ConfigMap says the same, else under the next one."""
+    """`wanted` under the highest generation known if the ConfigMap says just that, else under the next one."""
     live, effective = situation.live, situation.status.effective
-    if live is None:
-        known = 0 if effective is None else effective.generation
-        return _numbered(wanted, known + 1)
-    if live.policy == _numbered(wanted, live.generation):
-        return live.policy
-    return _numbered(wanted, live.generation + 1)
+    known = max(0 if live is None else live.generation, 0 if effective is None else effective.generation)
+    unchanged = live is not None and live.policy == _numbered(wanted, known)
+    return _numbered(wanted, known if unchanged else known + 1)
 
 
 def _numbered(policy: RuntimePolicy, generation: int) -> RuntimePolicy:
@@ -253,6 +250,8 @@ def _why(situation: Situation, decision: TuningDecision, effective: EffectiveSta
     """Why this generation is another than the last one in status."""
     setting = describe_setting(effective)
     if situation.live is None:
+        if situation.status.effective is not None:
+            return Reason.DRIFT_CORRECTED, f"The policy ConfigMap was deleted; it is there again with {setting}."
         return Reason.FLEET_CREATED, f"The fleet starts with {setting}."
     if not situation.live.ours:
         return (
