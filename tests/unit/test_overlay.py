@@ -6,7 +6,7 @@ import pytest
 from prefleet_operator.api import InvalidSpecError, Role
 from prefleet_operator.render.overlay import apply_overlay
 
-from tests.support.rendering import VLLM, template
+from tests.support.rendering import SIMULATOR, VLLM, template
 
 BASE = template(VLLM, "prefill")
 
@@ -110,3 +110,17 @@ def test_what_the_operator_needs_cannot_be_changed(overlay: dict[str, Any], fix:
         overlaid(overlay)
     assert str(refusal.value).startswith("spec.prefill.podTemplate")
     assert fix in str(refusal.value)
+
+
+SHAPELESS: tuple[dict[str, Any], ...] = (
+    {"spec": {"initContainers": "x"}},
+    on_engine(ports=[{"containerPort": [1]}]),
+    on_engine(volumeMounts=[{"mountPath": 5}]),
+    on_engine(env=[{"name": ["a"]}]),
+)
+
+
+@pytest.mark.parametrize("overlay", SHAPELESS, ids=str)
+def test_what_is_no_pod_at_all_is_refused_with_a_sentence(overlay: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSpecError, match=r"^spec\.mixed\.podTemplate"):
+        apply_overlay(template(SIMULATOR, "mixed"), overlay, Role.MIXED)

@@ -55,10 +55,15 @@ def apply_overlay(template: Object, overlay: Mapping[str, Any], role: Role) -> O
     where = f"spec.{role.value}.podTemplate"
     if unknown := sorted(overlay.keys() - {"metadata", "spec"}):
         raise InvalidSpecError(f"{where}: remove {', '.join(unknown)}: write metadata and spec, as in a pod")
-    merged = _merge(template, overlay, where)
-    for protected in _PROTECTED:
-        if protected.of(template) != protected.of(merged):
-            raise InvalidSpecError(f"{where}: changes {protected.what}: {protected.fix}")
+    try:
+        merged = _merge(template, overlay, where)
+        changed = next((part for part in _PROTECTED if part.of(template) != part.of(merged)), None)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise InvalidSpecError(
+            f"{where}: is not shaped like a pod ({error}): compare it with kubectl explain pod.spec"
+        ) from None
+    if changed is not None:
+        raise InvalidSpecError(f"{where}: changes {changed.what}: {changed.fix}")
     return merged
 
 
@@ -77,7 +82,7 @@ def _merge(base: Mapping[str, Any], overlay: Mapping[str, Any], where: str) -> O
 def _merge_value(key: str, base: Any, value: Any, where: str) -> Any:
     if base is not None and isinstance(base, _SHAPES) and type(base) is not type(value):
         shape = "a list" if isinstance(base, list) else "a mapping"
-        raise InvalidSpecError(f"{where}: is {value!r}: write {shape}, or null to take the key away")
+        raise InvalidSpecError(f"{where}: is {str(value)[:40]!r}: write {shape}, or null to take the key away")
     if isinstance(value, dict):
         return _merge(base or {}, value, where)
     if isinstance(value, list) and key in MERGE_KEYS:
