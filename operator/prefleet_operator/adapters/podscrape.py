@@ -29,7 +29,10 @@ from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
 TIMEOUT_S = 3.0
 DEADLINE_S = 10.0
 CONCURRENCY = 64
-MAX_ANSWER_BYTES = 8 * 1024 * 1024
+MAX_ANSWER_BYTES = 1024 * 1024
+MAX_SERIES = 4000
+"""Of one pod and of the names that are kept; the runtime shows some 600. More are not the runtime's doing, and would
+take the memory that the operator has for all fleets."""
 SLOTS = 60
 
 PodKey = tuple[str, str]
@@ -65,6 +68,11 @@ class PodHistory:
         self._index: dict[Key, int] = {}
         self._last: array[float] = array("d")
         self._slots: deque[_Slot] = deque()
+
+    @property
+    def full(self) -> bool:
+        """Whether too many series have been shown: each has a place for good, and a pod could ever show others."""
+        return len(self._index) > MAX_SERIES
 
     def add(self, series: Mapping[Key, float], now: float, window_s: float) -> None:
         """Take in a scrape. A gap longer than the window begins anew, since its growth is of no known time."""
@@ -148,7 +156,9 @@ class PodScrape:
 
     def _pod(self, fleet: FleetQuery, key: PodKey, answer: dict[Key, float] | str, now: float) -> Reading[PodMetrics]:
         """A pod that did not answer keeps its last metrics, as stale ones, for one window."""
-        history = self._histories.setdefault(key, PodHistory())
+        history = self._histories.get(key)
+        if history is None or history.full:
+            history = self._histories[key] = PodHistory()
         if not isinstance(answer, str):
             history.add(answer, now, fleet.window_s)
             return Sample(to_pod_metrics(history.series(), fleet.length), now)
@@ -213,13 +223,19 @@ class PodScrape:
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=self._concurrency)
-            self._session = aiohttp.ClientSession(connector=connector)
+            # Nothing is unpacked: a small answer could unpack to any size.
+            headers = {"Accept-Encoding": "identity"}
+            self._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=False)
         return self._session
 
 
 def _parse(body: bytes, pod: str, url: str) -> dict[Key, float]:
     """The series that are wanted; other lines are dropped before the parser, which is slow, sees them."""
     lines = [line for line in body.splitlines() if line.startswith(_WANTED)]
+    if len(lines) > MAX_SERIES:
+        raise ScrapeError(
+            f"pod {pod} shows {len(lines):,} series at {url}, of at most {MAX_SERIES:,}: check that it runs the runtime"
+        )
     series: dict[Key, float] = {}
     try:
         text = b"\n".join(lines).decode() + "\n"
