@@ -6,8 +6,7 @@ should be) or `Missing` (with the reason), and every decision holds on the last 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from prefleet_operator.api import Role
@@ -95,12 +94,3 @@ class PodView:
     terminating: bool = False
     ready_since_s: float | None = None
     reported_generation: Reading[int] = Missing("not asked yet")
-
-
-@dataclass(frozen=True, slots=True)
-class FleetObservation:
-    """All that a decision may look at, besides the spec and the memory."""
-
-    metrics: FleetMetrics = FleetMetrics()
-    pods: tuple[PodView, ...] = ()
-    ready_replicas: Mapping[Role, int] = field(default_factory=dict)

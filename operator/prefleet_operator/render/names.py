@@ -45,8 +45,3 @@ def role_labels(fleet: str, role: Role) -> dict[str, str]:
 def selector_labels(fleet: str, role: Role) -> dict[str, str]:
     """What finds the pods of one role: the smallest set that tells fleets and roles apart."""
     return {FLEET_LABEL: fleet, ROLE_LABEL: role.value}
-
-
-def fleet_selector(fleet: str) -> str:
-    """The label selector, as text, of everything that a fleet owns, its pods included."""
-    return f"{FLEET_LABEL}={fleet}"
