@@ -1,4 +1,4 @@
-"""The simulated server as a process: API, errors, metrics, live policy, hand-over, aborts, drain."""
+"""The simulated server as a process: API, errors, metrics, live policy, aborts, drain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +17,17 @@ import pytest
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.e2e.conftest import idle
 from tests.support.sim_server import MODEL_NAME, SLOW, SimServer, complete, events, sim_server, write_policy
 from tests.support.waiting import eventually
 
 LENGTH_LIMIT = 4096
-HAND_OVER = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimServer]:
     with sim_server(tmp_path_factory.mktemp("mixed"), "--max-model-len", str(LENGTH_LIMIT)) as running:
         yield running
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as opened:
-        yield opened
-
-
-async def idle(server: SimServer) -> None:
-    """Until nothing waits, runs or holds KV."""
-
-    def at_rest() -> bool:
-        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-        return not any(server.vllm(name) for name in names)
-
-    await asyncio.to_thread(eventually, at_rest)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +126,7 @@ REFUSALS = [
         {"prompt": "x", "stream_options": {}}, 400, "stream_options", "stream: true", id="stream options, no stream"
     ),
     pytest.param(
-        {"prompt": "x", "kv_transfer_params": HAND_OVER},
+        {"prompt": "x", "kv_transfer_params": {"do_remote_decode": True}},
         400,
         "kv_transfer_params",
         "do_remote_decode goes to a prefill pod, and this is a mixed pod",
@@ -253,83 +230,6 @@ async def test_a_torn_policy_file_changes_nothing(tmp_path: Path, session: aioht
         assert server.runtime_metrics()["prefleet_policy_generation"] == 1
         status, _ = await complete(session, server, prompt="still here", max_tokens=1)
         assert status == 200
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SimServer, SimServer]]:
-    folder = tmp_path_factory.mktemp("pair")
-    with (
-        sim_server(folder, "--role", "prefill", name="prefill") as prefill,
-        sim_server(folder, "--role", "decode", name="decode") as decode,
-    ):
-        yield prefill, decode
-
-
-async def test_prefill_hands_its_kv_over_to_decode(
-    pair: tuple[SimServer, SimServer], session: aiohttp.ClientSession
-) -> None:
-    prefill, decode = pair
-    prompt = [1] * 3000
-    _, first = await complete(session, prefill, prompt=prompt, max_tokens=1, kv_transfer_params=HAND_OVER)
-    params = first["kv_transfer_params"]
-    assert (params["do_remote_prefill"], params["do_remote_decode"]) == (True, False)
-    assert (params["remote_host"], params["remote_port"]) == ("127.0.0.1", prefill.port)
-    assert params["remote_num_tokens"] == 3000
-    assert prefill.vllm("kv_cache_usage_perc") > 0
-    _, rest = await complete(session, decode, prompt=prompt, max_tokens=8, kv_transfer_params=params)
-    assert rest["usage"] == {"prompt_tokens": 3000, "completion_tokens": 8, "total_tokens": 3008}
-    await idle(prefill)
-    await idle(decode)
-    labels = f'engine="0",model_name="{MODEL_NAME}"'
-    computed = decode.metrics()[f"vllm:request_prefill_kv_computed_tokens_sum{{{labels}}}"]
-    assert computed == 1
-    assert decode.vllm("prompt_tokens_total") == 3000
-
-
-async def test_decode_computes_a_plain_request_by_itself(
-    pair: tuple[SimServer, SimServer], session: aiohttp.ClientSession
-) -> None:
-    status, answer = await complete(session, pair[1], prompt=[1] * 300, max_tokens=2)
-    assert (status, answer["usage"]["completion_tokens"]) == (200, 2)
-
-
-async def test_kv_of_a_decode_that_was_given_up_is_freed_at_once(
-    pair: tuple[SimServer, SimServer], session: aiohttp.ClientSession
-) -> None:
-    prefill, decode = pair
-    _, first = await complete(session, prefill, prompt=[1] * 500, max_tokens=1, kv_transfer_params=HAND_OVER)
-    body = {"prompt": [1] * 500, "max_tokens": 20_000, "kv_transfer_params": first["kv_transfer_params"]}
-    task = asyncio.create_task(complete(session, decode, **body))
-    await asyncio.to_thread(eventually, lambda: decode.vllm("num_requests_running") == 1)
-    task.cancel()
-    await idle(prefill)
-    await idle(decode)
-
-
-@pytest.mark.parametrize(
-    ("role", "params", "sentence"),
-    [
-        pytest.param(0, {"do_remote_prefill": True}, "goes to a decode pod", id="a fetch by a prefill pod"),
-        pytest.param(1, HAND_OVER, "goes to a prefill pod", id="a hand-over by a decode pod"),
-        pytest.param(1, {"do_remote_prefill": True}, "remote_engine_id must be", id="a fetch from nowhere"),
-        pytest.param(1, [], "must be an object", id="a list"),
-        pytest.param(1, {"do_remote_prefill": True, "do_remote_decode": True}, "both", id="both directions at once"),
-    ],
-)
-async def test_a_wrong_hand_over_is_refused_with_a_sentence(
-    pair: tuple[SimServer, SimServer], session: aiohttp.ClientSession, role: int, params: Any, sentence: str
-) -> None:
-    status, answer = await complete(session, pair[role], prompt="x", max_tokens=1, kv_transfer_params=params)
-    assert status == 400
-    assert sentence in answer["error"]["message"]
-
-
-async def test_a_release_for_another_engine_is_refused(
-    pair: tuple[SimServer, SimServer], session: aiohttp.ClientSession
-) -> None:
-    body = {"engine_id": "someone else", "request_id": "x"}
-    async with session.post(f"{pair[0].url}/prefleet/kv_release", json=body) as response:
-        assert response.status == 404
 
 
 async def test_clients_that_leave_take_their_requests_with_them(tmp_path: Path, session: aiohttp.ClientSession) -> None:
