@@ -16,7 +16,7 @@ from prefleet_operator.api import ConditionType, InvalidSpecError, parse_spec
 from prefleet_operator.app.gather import Cluster, query
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import Readings
-from prefleet_operator.app.workqueue import Key, Workqueue
+from prefleet_operator.app.workqueue import Workqueue
 from prefleet_operator.core.observed import FleetMetrics, Missing
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.status import find_condition
@@ -67,6 +67,7 @@ class FleetLoop:
     async def turn(self) -> None:
         """Ask all sources, then have every fleet looked at."""
         await asyncio.gather(*(self._ask(name, queries) for name, queries in self._queries().items()))
+        self._readings.keep({policy.uid for policy in self._policies})
         for policy in self._policies:
             self._queue.mark(policy.key)
 
@@ -81,23 +82,22 @@ class FleetLoop:
         except TimeoutError:
             return
 
-    def _queries(self) -> dict[str, list[FleetQuery]]:
-        queries: dict[str, list[FleetQuery]] = {}
+    def _queries(self) -> dict[str, dict[str, FleetQuery]]:
+        """What to ask each source, by the policy's uid."""
+        queries: dict[str, dict[str, FleetQuery]] = {}
         for policy in self._policies:
             try:
                 spec = parse_spec(policy.spec)
             except InvalidSpecError:
                 continue
-            fleet = query(policy, spec, self._cluster)
-            queries.setdefault(spec.metrics_source, []).append(fleet)
+            queries.setdefault(spec.metrics_source, {})[policy.uid] = query(policy, spec, self._cluster)
         return queries
 
-    async def _ask(self, name: str, queries: Sequence[FleetQuery]) -> None:
-        answers = await self._read(name, queries)
+    async def _ask(self, name: str, queries: Mapping[str, FleetQuery]) -> None:
+        answers = await self._read(name, tuple(queries.values()))
         now = self._now()
-        for asked in queries:
-            key: Key = (asked.namespace, asked.name)
-            self._readings.put(key, answers.get(asked.key) or silent(asked, f"{name} said nothing of it."), now)
+        for uid, asked in queries.items():
+            self._readings.put(uid, answers.get(asked.key) or silent(asked, f"{name} said nothing of it."), now)
 
     async def _read(self, name: str, queries: Sequence[FleetQuery]) -> Mapping[str, FleetReading]:
         source = self._sources.get(name)

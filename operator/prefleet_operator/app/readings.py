@@ -1,4 +1,7 @@
-"""The last thing that metrics sources said of each fleet.
+"""The last thing that metrics sources said of each fleet, by the uid of its policy.
+
+A policy that is deleted and made again under the same name is another one: what was read of the old one's pods
+must not tune the new one.
 
 A pod's report of its generation stands for `HOLD_S` after it can no longer be read: one scrape that fails
 proves nothing about the policy that the pod runs. Readings of load are not held: the tuner holds by itself.
@@ -7,39 +10,38 @@ proves nothing about the policy that the pod runs. Readings of load are not held
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from prefleet_operator.adapters.metrics_source import FleetReading
-from prefleet_operator.app.workqueue import Key
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
 
 HOLD_S = 30.0
 
 
 class Readings:
-    """Readings by policy. `asked` is set when somebody needs one that is not there yet."""
+    """Readings by the policy's uid. `asked` is set when somebody needs one that is not there yet."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Key, FleetReading] = {}
+        self._by_uid: dict[str, FleetReading] = {}
         self.asked = asyncio.Event()
 
-    def known(self, key: Key) -> bool:
+    def known(self, uid: str) -> bool:
         """Whether any source has been asked about the fleet."""
-        return key in self._by_key
+        return uid in self._by_uid
 
-    def of(self, key: Key) -> FleetReading:
+    def of(self, uid: str) -> FleetReading:
         """The last reading, or one in which everything is missing."""
-        return self._by_key.get(key, FleetReading())
+        return self._by_uid.get(uid, FleetReading())
 
-    def put(self, key: Key, reading: FleetReading, now: float) -> None:
+    def put(self, uid: str, reading: FleetReading, now: float) -> None:
         """Keep a new reading."""
-        held = hold_generations(self.of(key).generations, reading.generations, now)
-        self._by_key[key] = replace(reading, generations=held)
+        held = hold_generations(self.of(uid).generations, reading.generations, now)
+        self._by_uid[uid] = replace(reading, generations=held)
 
-    def forget(self, key: Key) -> None:
-        """Drop the reading of a fleet that is gone."""
-        self._by_key.pop(key, None)
+    def keep(self, uids: Container[str]) -> None:
+        """Drop the readings of all fleets but these."""
+        self._by_uid = {uid: reading for uid, reading in self._by_uid.items() if uid in uids}
 
     def ask(self) -> None:
         """Have the sources asked soon."""

@@ -103,7 +103,6 @@ class Reconciler:
         policy = self._policies.get(key)
         if policy is None or policy.deleting:
             self._applier.forget(*key)
-            self._readings.forget(key)
             return
         if self._waits_for_a_reading(policy):
             self._readings.ask()
@@ -115,7 +114,7 @@ class Reconciler:
 
     def _waits_for_a_reading(self, policy: PolicyRecord) -> bool:
         """Whether the sources will tell of the fleet's pods soon. Nobody asks them about a spec that is wrong."""
-        if self._readings.known(policy.key) or not any(p.ready for p in self._cluster.fleet_pods(*policy.key)):
+        if self._readings.known(policy.uid) or not any(p.ready for p in self._cluster.fleet_pods(*policy.key)):
             return False
         try:
             parse_spec(policy.spec)
@@ -173,7 +172,7 @@ class Reconciler:
             return Attempt(policy, status, Changes(policy.namespace, policy.name, 0))
 
     def _attempt(self, policy: PolicyRecord, spec: PrefillPolicySpec) -> Attempt:
-        situation = gather(policy, spec, self._cluster, self._readings.of(policy.key), self._sources)
+        situation = gather(policy, spec, self._cluster, self._readings.of(policy.uid), self._sources)
         plan = make_plan(situation, self._now())
         target = PolicyObject(policy.name, policy.namespace, policy.uid)
         objects = render_fleet(target, spec, plan.policy, self._defaults)
