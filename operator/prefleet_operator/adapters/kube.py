@@ -214,7 +214,10 @@ class Kube:
             raise UnavailableError(f"{method} {path}: {error or type(error).__name__}") from error
         if response.status >= 300:
             raise to_error(response.status, data)
-        answer: Object = json.loads(data)
+        try:
+            answer: Object = json.loads(data)
+        except ValueError:
+            raise UnavailableError(f"{method} {path}: the answer is no JSON, as of a proxy in between") from None
         return answer
 
     async def _send(

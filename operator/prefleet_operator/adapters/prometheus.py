@@ -78,10 +78,9 @@ class PrometheusSource:
         groups: dict[float, list[FleetQuery]] = defaultdict(list)
         for fleet in fleets:
             groups[fleet.window_s].append(fleet)
-        readings: dict[str, FleetReading] = {}
-        for window_s, group in groups.items():
-            readings |= await self._read_group(group, window_s, now)
-        return readings
+        # Together, so that what one window costs is not taken from the time that the others have.
+        answers = await asyncio.gather(*(self._read_group(group, window_s, now) for window_s, group in groups.items()))
+        return {key: reading for answer in answers for key, reading in answer.items()}
 
     async def close(self) -> None:
         """Let go of connections."""
