@@ -137,7 +137,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_duration(text)
 
 
-@pytest.mark.parametrize("seconds", [0.001, 0.5, 8.0, 9.999, 10.0, 90.5, 3600.0])
+@pytest.mark.parametrize("seconds", [0.001, 0.5, 8.0, 9.999, 10.0, 90.5, 1234.567, 3600.0])
 def test_a_duration_that_was_written_is_read_as_it_was(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds)
 

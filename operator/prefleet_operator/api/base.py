@@ -41,7 +41,7 @@ def format_duration(seconds: float) -> str:
     milliseconds = round(seconds * 1000)
     if 0 < milliseconds < 1000:
         return f"{milliseconds}ms"
-    return f"{milliseconds / 1000:g}s" if milliseconds < 1_000_000 else f"{round(seconds)}s"
+    return f"{milliseconds / 1000:.3f}".rstrip("0").rstrip(".") + "s"
 
 
 def duration_between(least: str, most: str, example: str) -> Rule:
