@@ -1,7 +1,8 @@
 """Events about policies, without floods.
 
-An Event says what happened, once; if the same happens again (same policy, reason and words, whatever the
-numbers), the Event's series counts it, at most once a minute. Names are deterministic, so that a restarted
+An Event says what happened, once; if the same happens again (same policy, reason and words; of a warning, whatever
+the numbers), the Event's series counts it, at most once a minute. Good news keeps its numbers apart, since the API
+lets no Event change its words: "generation 1, four times" would be no news of generation 4. Names are deterministic, so that a restarted
 operator, or another one, counts on in the same Event. An Event that cannot be written is logged and given up:
 conditions, not Events, are the record.
 """
@@ -101,8 +102,8 @@ class Recorder:
 
 
 def event_name(policy: str, uid: str, event: Event) -> str:
-    """The same name for the same happening: equal but for the numbers in its message."""
-    words = wording(event.message)
+    """The same name for the same happening: of a warning, equal but for the numbers in its message."""
+    words = wording(event.message) if event.warning else event.message
     digest = hashlib.sha256(f"{uid}/{event.reason}/{event.warning}/{words}".encode()).hexdigest()
     return f"{policy}.{digest[:16]}"
 

@@ -36,6 +36,11 @@ class Missing:
 
     reason: str
 
+    @property
+    def clause(self) -> str:
+        """The reason without its full stop, for the middle of a sentence."""
+        return self.reason.removesuffix(".")
+
 
 Reading = Sample[T] | Stale[T] | Missing
 

@@ -148,14 +148,14 @@ def _pinned(
     if study is not None:
         told = f"{told}; {study.describe()}; {_describe_split(study, pinned)}"
     elif isinstance(lengths, Missing):
-        told = f"{told}; lengths are not measured: {lengths.reason}"
+        told = f"{told}; lengths are not measured: {lengths.clause}"
     return ThresholdOutcome(memory, Finding(pinned, Reason.PINNED, told), study)
 
 
 def _unmeasured(lengths: Reading[HistogramSnapshot], spec: PrefillPolicySpec, memory: TunerMemory) -> ThresholdOutcome:
     """Hold what is set; before the first setting that is FCFS."""
     match lengths:
-        case Missing(reason=why):
+        case Missing(clause=why):
             reason, told = Reason.METRICS_MISSING, f"lengths are not measured: {why}"
         case Stale(at_s=at_s):
             reason, told = Reason.METRICS_STALE, f"lengths were last measured at {format_time(at_s)}"

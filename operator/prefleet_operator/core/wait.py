@@ -124,7 +124,7 @@ def _find_goal(estimate: WaitEstimate, spec: PrefillPolicySpec) -> _Goal:
 def _normal_wait(metrics: FleetMetrics, spec: PrefillPolicySpec, running_s: float) -> WaitEstimate | Finding:
     """W_normal, or why it is unknown."""
     match metrics.long_waits:
-        case Missing(reason=why):
+        case Missing(clause=why):
             return Finding(None, Reason.METRICS_MISSING, f"long waits are not measured: {why}")
         case Stale(at_s=at_s):
             return Finding(None, Reason.METRICS_STALE, f"long waits were last measured at {format_time(at_s)}")
