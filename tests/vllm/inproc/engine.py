@@ -20,7 +20,7 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -49,6 +49,7 @@ class Setup:
     exporter_port: int = 0
     scheduling_policy: str = "fcfs"
     additional: dict[str, Any] | None = None
+    window: int | None = None  # tokens: the model also has layers with a sliding window
 
     def config(self) -> VllmConfig:
         settings = {
@@ -78,16 +79,22 @@ class Setup:
 
     def scheduler(self) -> GovernedScheduler:
         config = self.config()
-        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=torch.float32)
         scheduler: GovernedScheduler = make_scheduler(
             vllm_config=config,
-            kv_cache_config=KVCacheConfig(self.blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+            kv_cache_config=KVCacheConfig(self.blocks, [], self._groups()),
             structured_output_manager=StructuredOutputManager(config),
             block_size=BLOCK,
             hash_block_size=BLOCK,
             log_stats=True,
         )
         return scheduler
+
+    def _groups(self) -> list[KVCacheGroupSpec]:
+        shape = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 64, "dtype": torch.float32}
+        groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
+        if self.window is not None:
+            groups.append(KVCacheGroupSpec(["local"], SlidingWindowSpec(**shape, sliding_window=self.window)))
+        return groups
 
 
 def make_request(name: str, prompt: list[int], max_tokens: int = 2, **kwargs: Any) -> Request:

@@ -86,8 +86,9 @@ def test_a_long_whose_prefix_has_been_cached_meanwhile_becomes_short(start: Star
 
 
 @pytest.mark.parametrize("shared", [0, 15, 16, 160, 320, 336], ids=lambda shared: f"{shared} tokens shared")
-def test_bisection_finds_what_the_cache_manager_finds(start: Start, shared: int) -> None:
-    engine = start()
+@pytest.mark.parametrize("window", [None, 64], ids=["full attention alone", "and layers with a sliding window"])
+def test_the_cached_length_is_what_the_cache_manager_finds(start: Start, shared: int, window: int | None) -> None:
+    engine = start(window=window)
     prefix = list(range(7000, 7336))
     engine.add("writer", 400, prefix=prefix)
     engine.run()
