@@ -363,3 +363,97 @@ def test_reports_are_held_for_a_while(before: Reading[int] | None, after: Readin
 def test_only_a_warning_is_the_same_happening_whatever_its_numbers(warning: bool, same: bool) -> None:
     first, second = (Event(Reason.PODS_READY, f"All {count} pods", warning) for count in (3, 1200))
     assert (event_name("chat", "u", first) == event_name("chat", "u", second)) is same
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param({}, ["FleetCreated"], id="somebody labels the policy: the move and its reason are told"),
+        pytest.param({"observedGeneration": 9}, [], id="somebody writes the status: it is not overwritten"),
+    ],
+)
+async def test_a_policy_that_is_touched_while_it_is_applied(
+    world: World, monkeypatch: pytest.MonkeyPatch, status: Object, expected: list[str]
+) -> None:
+    apply = world.api.apply
+
+    async def apply_and_touch(resource: Resource, desired: Object) -> Object:
+        answer = await apply(resource, desired)
+        if desired["metadata"]["name"] == "chat-decode":
+            live = world.api.objects[("prefillpolicies", "chat")]
+            world.api._put("prefillpolicies", copy.deepcopy(live) | ({"status": status} if status else {}))
+        return answer
+
+    monkeypatch.setattr(world.api, "apply", apply_and_touch)
+    if expected:
+        await world.turn()
+    else:
+        with pytest.raises(WorkFailedError):
+            await world.turn()
+    found = world.api.objects[("prefillpolicies", "chat")].get("status") or {}
+    assert [move["reason"] for move in found.get("history", ())] == expected
+
+
+POD: Object = {
+    "metadata": {
+        "name": "p",
+        "namespace": "ns",
+        "uid": "uid-p",
+        "resourceVersion": "5",
+        "labels": {"prefleet.dev/fleet": "chat", "prefleet.dev/role": "prefill"},
+    },
+    "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": None}]},
+}
+
+
+async def test_ready_pods_are_measured_before_anything_is_decided(world: World) -> None:
+    world.cluster.pods.put(PodRecord.of(POD))
+    assert await world.turn() == []
+
+
+async def test_a_wrong_spec_is_said_after_a_restart_too_though_nobody_measures_its_pods(world: World) -> None:
+    """As when a new release refuses what an old one took: to wait for a reading would be to wait for ever."""
+    world.cluster.pods.put(PodRecord.of(POD))
+    world.api.add_policy(tuning={"mode": "Sometimes"})
+    world.watch()
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    assert world.status() == {"Accepted": ("False", "InvalidSpec")}
+
+
+async def test_a_lost_lease_ends_the_turn_without_a_word_of_a_fault(world: World) -> None:
+    world.api.fault = (1, LeadershipLostError("another leads"))
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    assert world.status() == {}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "generation"),
+    [
+        pytest.param("7", 7, id="a generation of ours"),
+        pytest.param("x", None, id="no number"),
+        pytest.param("9" * 5000, None, id="a number that no operator wrote"),
+    ],
+)
+def test_what_anybody_writes_into_the_annotation_is_read(annotation: str, generation: int | None) -> None:
+    annotated = copy.deepcopy(POD)
+    annotated["metadata"]["annotations"] = {"prefleet.dev/policy-generation": annotation}
+    assert PodRecord.of(annotated).generation == generation
+
+
+@pytest.mark.parametrize(
+    ("document", "generation"),
+    [
+        pytest.param(RuntimePolicy(generation=3).to_json(), 3, id="a document"),
+        pytest.param(
+            RuntimePolicy(generation=2**53).to_json(), None, id="a generation that leaves no room for the next"
+        ),
+        pytest.param(" " * 1_000_000 + RuntimePolicy(generation=3).to_json(), None, id="a document without end"),
+        pytest.param("{", None, id="half a document"),
+    ],
+)
+def test_what_anybody_writes_into_the_config_map_is_read(document: str, generation: int | None) -> None:
+    metadata = {"name": "chat-policy", "namespace": "ns", "uid": "u", "resourceVersion": "5"}
+    policy = read_live(ChildRecord.of({"metadata": metadata, "data": {"policy.json": document}})).policy
+    assert (None if policy is None else policy.generation) == generation

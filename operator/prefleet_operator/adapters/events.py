@@ -2,9 +2,9 @@
 
 An Event says what happened, once; if the same happens again (same policy, reason and words; of a warning, whatever
 the numbers), the Event's series counts it, at most once a minute. Good news keeps its numbers apart, since the API
-lets no Event change its words: "generation 1, four times" would be no news of generation 4. Names are deterministic, so that a restarted
-operator, or another one, counts on in the same Event. An Event that cannot be written is logged and given up:
-conditions, not Events, are the record.
+lets no Event change its words: "generation 1, four times" would be no news of generation 4. Names are
+deterministic, so that a restarted operator, or another one, counts on in the same Event. An Event that cannot be
+written is logged and given up: conditions, not Events, are the record.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     1. decide on what is known, which costs no request; if nothing has to be written, that is all
     2. before any write, read the policy anew: a policy that is gone is forgotten, not brought back, and one that
        is newer is decided about again
-    3. apply; then write the status, bound to the version that was read; then say what happened
+    3. apply; then write the status, bound to the status that was read; then say what happened
 
 The status is written after the objects, so a status never promises what was not applied. A fault ends the turn
 with Accepted saying so (where the API server still answers), and the queue tries again after a pause.
@@ -19,6 +19,7 @@ from enum import StrEnum
 from prefleet_operator.adapters.events import Recorder
 from prefleet_operator.adapters.kube import (
     POLICIES,
+    ConflictError,
     Kube,
     KubeError,
     NotFoundError,
@@ -215,9 +216,22 @@ class Reconciler:
         await self._tell(policy, condition_events(policy.status, said))
 
     async def _write_status(self, attempt: Attempt) -> None:
+        """Bound to the version that was read, or to a newer one of the same object under the same status.
+
+        What was applied must be known: a move that no status tells is adopted later, its reason and evidence lost.
+        """
         policy, patch = attempt.policy, attempt.status_patch
         if not patch:
             return
+        try:
+            await self._patch_status(policy, patch)
+        except ConflictError:
+            fresh = await self._read(policy)
+            if fresh is None or (fresh.uid, fresh.raw_status) != (policy.uid, policy.raw_status):
+                raise
+            await self._patch_status(fresh, patch)
+
+    async def _patch_status(self, policy: PolicyRecord, patch: Object) -> None:
         body = {"metadata": {"resourceVersion": str(policy.version)}, "status": patch}
         answer = await self._kube.merge_patch(POLICIES, policy.namespace, policy.name, body, "status")
         self._policies.put(PolicyRecord.of(answer))
