@@ -3,7 +3,8 @@
 With one group of full attention, block hashes are chained: a block can hit only if all before it do, so the
 length of the hit is found by bisection over the request's block hashes, in a few microseconds whatever it is.
 With anything else (sliding windows, Mamba layers, several groups, sharded contexts, a drafter that drops the
-last block) the KV-cache manager is asked, which costs up to half a millisecond on a long hit but is right.
+last block) the KV-cache manager is asked, which costs up to half a millisecond on a long hit but is right; that
+is for each new request and for one waiting long a step (`heads_looked_at`), where bisection affords several.
 
 An evicted block in the middle makes the answer approximate: bisection may then find a shorter or a longer hit
 than a walk from the front. It decides a lane, never what is computed.
@@ -17,6 +18,8 @@ from typing import Any
 from vllm.v1.core.kv_cache_coordinator import UnitaryKVCacheCoordinator
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 
+from ..governor import HEADS_LOOKED_AT
+
 CachedLength = Callable[[Any], int]
 
 
@@ -26,6 +29,11 @@ def cached_length(kv_cache_manager: Any) -> CachedLength:
         return lambda request: 0
     lookup = _bisecting(kv_cache_manager) if _is_one_plain_group(kv_cache_manager) else _asking(kv_cache_manager)
     return lambda request: 0 if request.skip_reading_prefix_cache else lookup(request)
+
+
+def heads_looked_at(kv_cache_manager: Any) -> int:
+    """How many waiting longs are worth a look in each step, given what one look costs."""
+    return HEADS_LOOKED_AT if _is_one_plain_group(kv_cache_manager) else 1
 
 
 def _is_one_plain_group(kv_cache_manager: Any) -> bool:

@@ -16,7 +16,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
 from ..governor import Governor
-from .cached_length import cached_length
+from .cached_length import cached_length, heads_looked_at
 from .waiting_queue import WaitingQueue, is_deferred
 
 STEPS_IN_FLIGHT = 64
@@ -29,6 +29,7 @@ class Steps:
     def __init__(self, scheduler: Scheduler, governor: Governor[Request]) -> None:
         self.governor = governor
         self.cached_tokens = cached_length(scheduler.kv_cache_manager)
+        self._heads = heads_looked_at(scheduler.kv_cache_manager)
         self.waiting = WaitingQueue(governor, self.cached_tokens)  # stands in for `Scheduler.waiting`
         self._scheduler = scheduler
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
@@ -37,7 +38,7 @@ class Steps:
 
     def prepare(self, now: float) -> None:
         """Before `schedule()`: fix the order of the step that begins at `now`."""
-        self.governor.refresh_heads(self.cached_tokens)
+        self.governor.refresh_heads(self.cached_tokens, self._heads)
         self._mark_deferred()
         self.governor.begin_step(now)
         self._step_aside()

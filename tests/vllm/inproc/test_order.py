@@ -96,3 +96,20 @@ def test_the_cached_length_is_what_the_cache_manager_finds(start: Start, shared:
     _, expected, *_ = engine.scheduler.kv_cache_manager.get_computed_blocks(request)
     assert engine.scheduler.prefleet.cached_tokens(request) == expected
     engine.run()
+
+
+@pytest.mark.parametrize(
+    ("window", "looks"),
+    [
+        pytest.param(None, 4, id="a cheap look is taken at several heads"),
+        pytest.param(64, 1, id="a costly one at the first alone"),
+    ],
+)
+def test_a_step_spends_little_on_looking_up_what_waits(start: Start, window: int | None, looks: int) -> None:
+    engine = start(window=window, budget=64)
+    add_mix(engine, longs=6, shorts=0)
+    looked_up: list[str] = []
+    engine.scheduler.prefleet.cached_tokens = lambda request: looked_up.append(request.request_id) or 0
+    engine.step()
+    assert len(looked_up) == looks
+    engine.run()
