@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
 from prefleet_operator.adapters.metrics_source import FleetQuery, PodTarget
-from prefleet_operator.adapters.podscrape import MAX_ANSWER_BYTES, MAX_SERIES, PodHistory, PodScrape
+from prefleet_operator.adapters.podscrape import FORGET_AFTER_S, MAX_ANSWER_BYTES, MAX_SERIES, PodHistory, PodScrape
 from prefleet_operator.api import LengthMeasure, Role
-from prefleet_operator.core.observed import Missing
+from prefleet_operator.core.observed import Missing, Sample
 
 from tests.support.plane.processes import free_ports
 
 FLOOD = "".join(f'prefleet_queue_wait_seconds_bucket{{lane="long",le="{n}"}} 1\n' for n in range(MAX_SERIES + 1))
+
+
+@asynccontextmanager
+async def serving(body: Callable[[], bytes], headers: dict[str, str]) -> AsyncIterator[FleetQuery]:
+    """A fleet of one pod that answers so."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body(), headers=headers)
+
+    app = web.Application()
+    app.router.add_get("/metrics", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    (port,) = free_ports(1)
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    yield FleetQuery("ns", "chat", (PodTarget("p", Role.MIXED, "127.0.0.1", port),), 300.0, LengthMeasure.PROMPT)
+    await runner.cleanup()
+
+
+@asynccontextmanager
+async def scraping() -> AsyncIterator[PodScrape]:
+    source = PodScrape()
+    yield source
+    await source.close()
 
 
 @pytest.mark.parametrize(
@@ -30,22 +57,8 @@ FLOOD = "".join(f'prefleet_queue_wait_seconds_bucket{{lane="long",le="{n}"}} 1\n
     ],
 )
 async def test_a_pod_that_answers_too_much_is_missing(headers: dict[str, str], body: bytes, sentence: str) -> None:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=body, headers=headers)
-
-    app = web.Application()
-    app.router.add_get("/metrics", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    (port,) = free_ports(1)
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    source = PodScrape()
-    fleet = FleetQuery("ns", "chat", (PodTarget("p", Role.MIXED, "127.0.0.1", port),), 60.0, LengthMeasure.PROMPT)
-    try:
+    async with serving(lambda: body, headers) as fleet, scraping() as source:
         reading = (await source.read([fleet], 100.0))[fleet.key].generations["p"]
-    finally:
-        await source.close()
-        await runner.cleanup()
     assert isinstance(reading, Missing)
     assert sentence in reading.reason
 
@@ -56,3 +69,26 @@ def test_a_pod_that_ever_shows_other_series_fills_its_history() -> None:
         assert not history.full
         history.add({(name, float(turn * 1000 + bound)): 1.0 for bound in range(1000)}, float(turn), 60.0)
     assert history.full
+
+
+@pytest.mark.parametrize(
+    ("away_s", "seen"),
+    [
+        pytest.param(FORGET_AFTER_S - 1, 20.0, id="a pod that is away for a moment keeps its window"),
+        pytest.param(FORGET_AFTER_S + 1, None, id="a pod that stays away is forgotten"),
+    ],
+)
+async def test_a_pod_that_no_fleet_names_for_a_while(away_s: float, seen: float | None) -> None:
+    count = 0
+
+    def body() -> bytes:
+        nonlocal count
+        count += 10
+        return f'prefleet_policy_generation 1\nprefleet_request_prompt_tokens_bucket{{le="8.0"}} {count}\n'.encode()
+
+    async with serving(body, {}) as fleet, scraping() as source:
+        for now in (100.0, 105.0):
+            await source.read([fleet], now)
+        await source.read([replace(fleet, pods=())], 105.0 + away_s)
+        lengths = (await source.read([fleet], 106.0 + away_s))[fleet.key].metrics.lengths
+    assert (lengths.value.total if isinstance(lengths, Sample) else None) == seen

@@ -4,7 +4,8 @@ Each cycle asks every pod once, at most `concurrency` at a time and within a dea
 answer only the series that tuning reads are kept. Between two scrapes each counter has grown by a step (a
 counter that has fallen was reset, and has grown by what it shows); the steps of the window, in a bounded
 number of slots, add up to its increases. Nothing is known of the time before the first scrape, so that gives
-no increase; gauges it does give. A pod that no fleet names any more is forgotten.
+no increase; gauges it does give. A pod that no fleet names any more is forgotten after a minute: one that is not
+ready for a moment, as under saturation, keeps its window.
 
 Left out: pods with several exporter ports.
 """
@@ -34,6 +35,7 @@ MAX_SERIES = 4000
 """Of one pod and of the names that are kept; the runtime shows some 600. More are not the runtime's doing, and would
 take the memory that the operator has for all fleets."""
 SLOTS = 60
+FORGET_AFTER_S = 60.0
 
 PodKey = tuple[str, str]
 
@@ -73,6 +75,10 @@ class PodHistory:
     def full(self) -> bool:
         """Whether too many series have been shown: each has a place for good, and a pod could ever show others."""
         return len(self._index) > MAX_SERIES
+
+    def is_young(self, now: float) -> bool:
+        """Whether the last scrape is so recent that the pod may well be asked for again."""
+        return self.at_s is not None and now - self.at_s < FORGET_AFTER_S
 
     def add(self, series: Mapping[Key, float], now: float, window_s: float) -> None:
         """Take in a scrape. A gap longer than the window begins anew, since its growth is of no known time."""
@@ -137,7 +143,7 @@ class PodScrape:
     async def read(self, fleets: Sequence[FleetQuery], now: float) -> Mapping[str, FleetReading]:
         """See `MetricsSource.read`."""
         targets = {(fleet.namespace, pod.name): pod for fleet in fleets for pod in fleet.pods}
-        self._histories = {key: history for key, history in self._histories.items() if key in targets}
+        self._histories = {k: h for k, h in self._histories.items() if k in targets or h.is_young(now)}
         scraped = await self._scrape_all(targets)
         return {fleet.key: assemble(fleet, dict(self._pods(fleet, scraped, now))) for fleet in fleets}
 
