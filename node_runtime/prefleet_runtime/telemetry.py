@@ -5,7 +5,7 @@ thread as one immutable `QueueSnapshot` and turned into counters and gauges when
 scraping thread never touches the queue. A snapshot holds arrival times, not waits: what waits behind a long
 step, or in an engine that stands still, grows older from scrape to scrape.
 
-All series have fixed names, and their labels come from enums. Histogram bounds are 2^(k/4), four to the
+All series have fixed names, and their labels come from enums (but for the generation that `policy_info` carries). Histogram bounds are 2^(k/4), four to the
 octave, so a quantile read from them is off by less than a fifth of its value.
 
 Left out: the process's own figures (the engine exports those) and anything that names a request.
@@ -191,8 +191,9 @@ def _policy(policy: RuntimePolicy) -> Iterator[Metric]:
     yield _gauge(
         "policy_long_max_wait_seconds", "Wait after which a long request is aged.", policy.long_max_wait_ms / 1000
     )
-    info = GaugeMetricFamily("prefleet_policy_info", "The policy that the next request meets.", labels=["policy"])
-    info.add_metric([policy.policy.value], 1)
+    about = "The policy that the next request meets; one series at a time."
+    info = GaugeMetricFamily("prefleet_policy_info", about, labels=["policy", "generation"])
+    info.add_metric([policy.policy.value, str(policy.generation)], 1)
     yield info
 
 

@@ -55,6 +55,12 @@ def _set(tree: dict[str, Any], path: list[str], value: Any) -> None:
 
 BAD_SPECS = (
     BadSpec(
+        "data parallelism inside a pod",
+        {"spec.prefill.args": ["--data-parallel-size=2"]},
+        "spec.prefill",
+        "args: remove --data-parallel-size and its kin and raise replicas instead",
+    ),
+    BadSpec(
         "prefill without decode",
         {"spec.decode": None},
         "spec",

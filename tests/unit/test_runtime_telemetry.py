@@ -121,8 +121,8 @@ def test_the_policy_is_read_at_the_scrape(scraped: Scraped) -> None:
     assert scraped.value("policy_generation") == 7
     assert scraped.value("policy_threshold_tokens") == 2048
     assert scraped.value("policy_long_max_wait_seconds") == 5.5
-    assert scraped.value("policy_info", policy="short_request_first") == 1
-    assert scraped.value("policy_info", policy="fcfs") is None
+    assert scraped.value("policy_info", policy="short_request_first", generation="7") == 1
+    assert scraped.value("policy_info", policy="fcfs", generation="0") is None
     assert scraped.value("policy_refused_total") == 2
 
 

@@ -59,6 +59,16 @@ NO_OPERATOR_ARGUMENTS: Final = Rule(
     holds=lambda role: not any(re.search(_REFUSED, arg) for arg in role.args),
 )
 
+_DATA_PARALLEL: Final = "^(--data[-_]parallel|-dp)"
+
+# Each rank has a queue and an exporter port of its own, of which the operator would see only the first.
+NO_DATA_PARALLEL: Final = Rule(
+    cel=f"self.args.all(arg, !arg.matches('{_DATA_PARALLEL}'))",
+    message="args: remove --data-parallel-size and its kin and raise replicas instead: "
+    "data parallelism inside a pod is not supported yet",
+    holds=lambda role: not any(re.search(_DATA_PARALLEL, arg) for arg in role.args),
+)
+
 NO_RUNTIME_SETTINGS: Final = Rule(
     cel=f"self.args.all(arg, !arg.contains('\"{RUNTIME_SETTINGS_KEY}\"'))",
     message=f'args: remove "{RUNTIME_SETTINGS_KEY}" from {MERGED_ARGUMENT}: the operator adds this key',

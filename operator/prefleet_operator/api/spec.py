@@ -11,7 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from prefleet_operator.api.arguments import NO_OPERATOR_ARGUMENTS, NO_OPERATOR_ENV, NO_RUNTIME_SETTINGS
+from prefleet_operator.api.arguments import (
+    NO_DATA_PARALLEL,
+    NO_OPERATOR_ARGUMENTS,
+    NO_OPERATOR_ENV,
+    NO_RUNTIME_SETTINGS,
+)
 from prefleet_operator.api.base import DurationText, Model, Text, duration_between, matching, parse_duration
 from prefleet_operator.api.rule import Rule
 
@@ -218,7 +223,7 @@ class RoleSpec(Model):
     """Laid over the rendered pod as a strategic merge: {metadata: {...}, spec: {...}}. The engine's container
     is named engine."""
 
-    RULES: ClassVar = (NO_OPERATOR_ARGUMENTS, NO_RUNTIME_SETTINGS, NO_OPERATOR_ENV)
+    RULES: ClassVar = (NO_OPERATOR_ARGUMENTS, NO_DATA_PARALLEL, NO_RUNTIME_SETTINGS, NO_OPERATOR_ENV)
 
 
 class SchedulingSpec(Model):
