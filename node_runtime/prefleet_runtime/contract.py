@@ -32,6 +32,8 @@ class PolicyName(StrEnum):
     """The queue policies that the runtime can run."""
 
     FCFS = "fcfs"
+    PROMOTE_SHORTEST = "promote_shortest"
+    HRRN = "hrrn"
     SHORT_REQUEST_FIRST = "short_request_first"
 
 
@@ -52,7 +54,8 @@ class RuntimePolicy(BaseModel):
     """The scheduling policy of one fleet, immutable.
 
     Units: `threshold` in tokens, `long_max_wait_ms` in milliseconds (0 turns promotion off),
-    `aged_share` a fraction of the prefill tokens dispatched while shorts wait.
+    `aged_share` a fraction of the prefill tokens dispatched while shorts wait; only `short_request_first` reads
+    these three. `trust_client_priority`: honour the priority that a client sets; otherwise it is ignored.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -64,6 +67,7 @@ class RuntimePolicy(BaseModel):
     long_max_wait_ms: Annotated[int, Field(ge=0)] = 0
     aged_share: Annotated[float, Field(gt=0, le=1, strict=False)] = DEFAULT_AGED_SHARE
     length: LengthKind = Field(default=LengthKind.UNCACHED, strict=False)
+    trust_client_priority: bool = False
 
     @model_validator(mode="after")
     def _short_request_first_needs_a_threshold(self) -> Self:
