@@ -36,6 +36,11 @@ class PolicyName(StrEnum):
     HRRN = "hrrn"
     SHORT_REQUEST_FIRST = "short_request_first"
 
+    @property
+    def has_threshold(self) -> bool:
+        """Whether it tells short requests from long ones: only then are there such lanes, a threshold and a wait."""
+        return self is PolicyName.SHORT_REQUEST_FIRST
+
 
 class LengthKind(StrEnum):
     """What counts as the length of a request."""
@@ -55,7 +60,8 @@ class RuntimePolicy(BaseModel):
 
     Units: `threshold` in tokens, `long_max_wait_ms` in milliseconds (0 turns promotion off),
     `aged_share` a fraction of the prefill tokens dispatched while shorts wait; only `short_request_first` reads
-    these three. `trust_client_priority`: honour the priority that a client sets; otherwise it is ignored.
+    these three. `trust_client_priority`: a request to which its client gave a negative priority goes first; otherwise
+    what clients say of priorities is ignored.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -71,7 +77,7 @@ class RuntimePolicy(BaseModel):
 
     @model_validator(mode="after")
     def _short_request_first_needs_a_threshold(self) -> Self:
-        if self.policy is PolicyName.SHORT_REQUEST_FIRST and self.threshold is None:
+        if self.policy.has_threshold and self.threshold is None:
             raise ValueError("threshold is required with short_request_first: give the longest short request in tokens")
         return self
 

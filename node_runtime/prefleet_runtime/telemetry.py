@@ -153,10 +153,10 @@ def _gauges(lanes: Mapping[Lane, LaneGauge], now: float) -> Iterator[Metric]:
 
 def _policy(policy: RuntimePolicy) -> Iterator[Metric]:
     yield _gauge("policy_generation", "Generation of the policy that the next request meets.", policy.generation)
-    yield _gauge("policy_threshold_tokens", "Longest short request; 0 without a threshold.", policy.threshold or 0)
-    yield _gauge(
-        "policy_long_max_wait_seconds", "Wait after which a long request is aged.", policy.long_max_wait_ms / 1000
-    )
+    split = policy.policy.has_threshold
+    threshold, wait_s = ((policy.threshold or 0), policy.long_max_wait_ms / 1000) if split else (0, 0.0)
+    yield _gauge("policy_threshold_tokens", "Longest short request; 0 without a threshold.", threshold)
+    yield _gauge("policy_long_max_wait_seconds", "Wait after which a long request is aged; 0 if it never is.", wait_s)
     info = GaugeMetricFamily("prefleet_policy_info", "The policy that the next request meets.", labels=["policy"])
     info.add_metric([policy.policy.value], 1)
     yield info

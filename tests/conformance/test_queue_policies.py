@@ -31,6 +31,7 @@ def policies(name: PolicyName) -> st.SearchStrategy[RuntimePolicy]:
         long_max_wait_ms=st.sampled_from([0, 500, 2000]),
         aged_share=SHARES,
         length=st.sampled_from(LengthKind),
+        trust_client_priority=st.booleans(),
     )
 
 
@@ -52,7 +53,7 @@ class Histories(RuleBasedStateMachine):
         prompt=TOKENS,
         cached=st.sampled_from([0, 0, 50, 400]),
         waited=st.sampled_from([0.0, 0.0, 0.5]),
-        kind=st.sampled_from(["new", "new", "new", "deferred", "elevated", "started", "preempted"]),
+        kind=st.sampled_from(["new", "new", "new", "deferred", "elevated", "favoured", "started", "preempted"]),
     )
     def arrive(self, prompt: int, cached: int, waited: float, kind: str) -> None:
         self.count += 1
@@ -62,6 +63,7 @@ class Histories(RuleBasedStateMachine):
             prompt,
             cached,
             priority=-1 if kind == "elevated" else 0,
+            client_priority=-1 if kind == "favoured" else 0,
             started=kind in ("started", "preempted"),
             deferred=kind == "deferred",
         )

@@ -128,7 +128,9 @@ class Model:
         return max(1, request.facts.prompt_tokens)
 
     def lane(self, request: Request) -> Lane:
-        if request.facts.started or request.facts.priority < 0:
+        facts = request.facts
+        trusted = self.policy.trust_client_priority and facts.client_priority < 0
+        if facts.started or facts.priority < 0 or trusted:
             return Lane.IMMEDIATE
         if self.policy.policy is PolicyName.FCFS:
             return Lane.ALL

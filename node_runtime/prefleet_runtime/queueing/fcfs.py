@@ -13,9 +13,12 @@ from .fifo import Entry, Fifo
 from .store import StoredQueue
 
 
-def is_immediate(facts: RequestFacts) -> bool:
-    """Whether a request must not wait again: it has begun, or the engine gave it a negative priority."""
-    return facts.started or facts.priority < 0
+def is_immediate(facts: RequestFacts, trust_client_priority: bool) -> bool:
+    """Whether a request must not wait (again): it has begun, or its priority is negative.
+
+    That is the priority that the engine gave it, and the client's too if clients are trusted.
+    """
+    return facts.started or facts.priority < 0 or (trust_client_priority and facts.client_priority < 0)
 
 
 def measure(facts: RequestFacts, kind: LengthKind) -> int:
@@ -31,11 +34,12 @@ class FirstComeFirstServed(StoredQueue[T]):
     def __init__(self, policy: RuntimePolicy) -> None:
         super().__init__()
         self._length = policy.length
+        self._trust = policy.trust_client_priority
         self._immediate = self._lanes[Lane.IMMEDIATE]
         self._all = self._lanes[Lane.ALL]
 
     def _classify(self, facts: RequestFacts) -> tuple[Fifo[T], int]:
-        return self._immediate if is_immediate(facts) else self._all, measure(facts, self._length)
+        return self._immediate if is_immediate(facts, self._trust) else self._all, measure(facts, self._length)
 
     def _choose(self) -> Entry[T] | None:
         return self._immediate.first or self._all.first

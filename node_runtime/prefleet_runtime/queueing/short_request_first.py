@@ -40,6 +40,7 @@ class ShortRequestFirst(StoredQueue[T]):
             raise ValueError("short_request_first needs a threshold in tokens")
         self._threshold = policy.threshold
         self._length = policy.length
+        self._trust = policy.trust_client_priority
         self._max_wait_s = policy.long_max_wait_ms / 1000 if policy.long_max_wait_ms else float("inf")
         self._share = AgedShare(policy.aged_share)
         self._immediate = self._lanes[Lane.IMMEDIATE]
@@ -68,7 +69,7 @@ class ShortRequestFirst(StoredQueue[T]):
 
     def _classify(self, facts: RequestFacts) -> tuple[Fifo[T], int]:
         length = measure(facts, self._length)
-        if is_immediate(facts):
+        if is_immediate(facts, self._trust):
             return self._immediate, length
         return self._short if length <= self._threshold else self._long, length
 

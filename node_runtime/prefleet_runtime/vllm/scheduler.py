@@ -16,7 +16,7 @@ output after it. A step, always on the engine's thread:
 
 `kv_holding_waiting` (requests that hold KV blocks already) stays the engine's own, first come first served.
 
-Left out: the step budget, and priorities set by clients (`--scheduling-policy priority` is refused).
+Left out: the step budget, and the engine's own order by priorities (`--scheduling-policy priority` is refused).
 """
 
 from __future__ import annotations
