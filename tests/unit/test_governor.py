@@ -95,6 +95,20 @@ def test_a_switch_keeps_what_an_engine_holds(engine: Engine) -> None:
     assert (dispatch.lane, dispatch.wait_s) == (Lane.LONG, 3)
 
 
+def test_trust_in_clients_reaches_also_what_waits_and_ends_for_it_too(engine: Engine) -> None:
+    engine.add("l1", "l2")
+    for name, wanted in (("favoured", -5), ("humble", 5)):
+        engine.governor.add(name, RequestFacts(name, 0, 1000, client_priority=wanted))
+    engine.governor.begin_step(1)
+    assert list(engine.governor.queue) == ["l1", "l2", "favoured", "humble"]
+    engine.publish(FCFS.model_copy(update={"generation": 2, "trust_client_priority": True}))
+    assert engine.step(2, 0) == []
+    assert list(engine.governor.queue) == ["favoured", "l1", "l2", "humble"]
+    assert engine.value("waiting_requests", lane="immediate") == 1
+    engine.publish(FCFS.model_copy(update={"generation": 3}))
+    assert engine.step(3, 4) == ["l1", "l2", "favoured", "humble"]
+
+
 def test_the_generation_is_reported_while_the_engine_is_idle(engine: Engine) -> None:
     engine.publish(SHORT_FIRST)
     assert engine.value("policy_generation") == 2

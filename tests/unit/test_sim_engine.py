@@ -155,6 +155,40 @@ def test_a_full_cache_preempts_the_youngest_which_is_computed_again() -> None:
     assert_empty(w.engine)
 
 
+@pytest.mark.parametrize(
+    ("trusted", "done"),
+    [
+        pytest.param(False, ["first", "favoured"], id="a client's priority is ignored"),
+        pytest.param(True, ["favoured", "first"], id="a client's priority counts where clients are trusted"),
+    ],
+)
+def test_the_priority_of_a_client(trusted: bool, done: list[str]) -> None:
+    w = world(FCFS.model_copy(update={"trust_client_priority": trusted}), max_num_seqs=1)
+    w.submit("first", prompt=50)
+    w.submit("favoured", prompt=50, client_priority=-1)
+    w.run()
+    assert w.done == done
+
+
+def test_the_queue_is_told_all_tokens_of_the_steps_so_far_that_carried_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = world()
+    told: list[int] = []
+    begin_step = w.engine.waiting.begin_step
+
+    def told_step(now: float, processed_prefill_tokens: int = 0) -> None:
+        told.append(processed_prefill_tokens)
+        begin_step(now, processed_prefill_tokens)
+
+    monkeypatch.setattr(w.engine.waiting, "begin_step", told_step)
+    w.submit("a", prompt=250, output=4)
+    for _ in range(4):
+        w.step()
+    w.submit("b", prompt=30)
+    w.run()
+    # a: 100, 100, 50 of prefill, then a decode alone that does not count; b's 30 come with one decode of a.
+    assert told == [0, 100, 200, 250, 250, 281, 281]
+
+
 def test_a_request_larger_than_the_cache_is_refused_at_once() -> None:
     w = world(kv_cache_tokens=160)
     with pytest.raises(ValueError, match="need 176 KV-cache tokens and the cache holds 160"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StrictBool
 
 from prefleet_operator.api.arguments import NO_OPERATOR_ARGUMENTS, NO_OPERATOR_ENV, NO_RUNTIME_SETTINGS
 from prefleet_operator.api.base import DurationText, Model, Text, duration_between, matching, parse_duration
@@ -244,7 +244,7 @@ class SchedulingSpec(Model):
     """Uncached: prompt tokens less the prefix-cache hit. Prompt: all of them. HRRN always counts uncached tokens."""
     aged_share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """The most that long requests past longMaxWait may take of the prefill tokens while short ones wait."""
-    trust_client_priority: bool = False
+    trust_client_priority: StrictBool = False
     """Whether a request to which its client gave a negative priority goes first. Otherwise what clients say of
     priorities is ignored: whoever may send requests could put its own before all others."""
 
