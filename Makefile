@@ -7,13 +7,15 @@ UV_VERSION := 0.13.9
 SETUP_STAMP := $(VENV)/.ready-$(shell cat requirements/dev.txt pyproject.toml | cksum | cut -d' ' -f1)
 
 ENGINE ?= simulator
+POLICY ?= ShortRequestFirst
 TRACE ?=
 KEEP ?=
 
 .PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm lint demo crds lock clean
 
 help:
-	@echo "make demo [ENGINE=vllm] [TRACE=file] [KEEP=1]  the whole path on this machine"
+	@echo "make demo [POLICY=...] [ENGINE=vllm] [TRACE=file] [KEEP=1]"
+	@echo "                                               the whole path on this machine"
 	@echo "make test                                      every test (unit, conformance, control plane, real vLLM)"
 	@echo "make lint | test-fast | crds | lock            for contributors; see CONTRIBUTING.md"
 
@@ -55,7 +57,7 @@ test: lint tools vllm-env
 	$(BIN)/python -m pytest tests
 
 demo: setup
-	@$(BIN)/python -m tests.support.demo --engine "$(ENGINE)" $(if $(TRACE),--trace "$(TRACE)") $(if $(KEEP),--keep)
+	@$(BIN)/python -m tests.support.demo --engine "$(ENGINE)" --policy "$(POLICY)" $(if $(TRACE),--trace "$(TRACE)") $(if $(KEEP),--keep)
 
 crds: setup
 	$(BIN)/prefleet crd
