@@ -48,8 +48,9 @@ class Lane(StrEnum):
 class RequestFacts:
     """What a policy may know of a request, frozen when it is added.
 
-    Units: `arrival_s` in seconds on the caller's axis; lengths in tokens. `priority`: negative goes first; set
-    by the engine's adapter for what must not wait again (a continuation), never copied from a client.
+    Units: `arrival_s` in seconds on the caller's axis; lengths in tokens. `priority`: negative goes first, all else
+    is equal; set by the engine's adapter for what must not wait again (a continuation, a resumed request), and
+    copied from a client only under `trust_client_priority`.
     `started`: preempted, prefill already begun, or output already produced (a prefix-cache hit alone is no
     start). `deferred`: the engine holds it back for a reason of its own (a grammar being compiled, remote KV
     on its way).
