@@ -135,7 +135,8 @@ class History:
         left = list(order)
         out: list[str] = []
         for _ in range(self.pick((0, 1, 2, 4, 8))):
-            if out and self.pick((True, False)):
+            put_back = self.pick((True, False))
+            if out and put_back:
                 request_id = self.pick(out)
                 out.remove(request_id)
                 self.queue.prepend(request_id, self.model.put_back(request_id, started=False))

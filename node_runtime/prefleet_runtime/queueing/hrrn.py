@@ -6,17 +6,21 @@ token that it costs itself:
     (processed - processed at its arrival) / cost        equal ratios: the one that arrived first
 
 `processed` counts the tokens of all submitted steps that carried prefill, so nothing depends on a clock. The cost
-is the uncached part of the prompt, at least 1, frozen when the request is added. A short request overtakes soon;
-a long one is overtaken only by what arrives before the work done reaches a multiple of its own cost, so none
-starves. `processed` is fixed when a step begins, and so is the order of the step.
+is the uncached part of the prompt, at least 1, frozen when the request is added. `processed` is fixed when a step
+begins, and so is the order of the step. A request that arrives within the step counts from its counter.
+
+What may overtake a long of L tokens: of requests of s tokens, those that arrived in the first 1 - s/L of its wait.
+So under a load r of them it waits at most 1 / (1 - r (1 - s/L)) times the backlog that it found, where r is less
+than L / (L - s).
 
 Nothing is sorted. Ratios are straight lines in `processed`: of equal costs the first to arrive is always ahead,
 so they are one bucket in arrival order, and a tournament finds the highest line among the heads of the buckets
 (`tournament.py`). All comparisons are of whole numbers. With k different costs: O(1) for what is not the head of
 its bucket, else O(log k) amortised. Iterating in policy order sorts.
 
-What it does badly: it divides by the cost, so a cost that is guessed wrongly (a cached part that is evicted) is
-never corrected, and under overload every request waits in proportion to its cost, short ones too.
+What it does badly: under an overload every wait grows in proportion to the cost, that of shorts too; and one by
+shorts at L / (L - s) or more starves the long while it lasts. A cost that turns out wrong (the cached part was
+evicted) is never corrected.
 """
 
 from __future__ import annotations

@@ -299,9 +299,9 @@ class StoredQueue(PolicyQueue[T]):
 
     def _adopt(self, old: Entry[T]) -> None:
         entry = self._make(old.item, old.facts, old.seq, old.processed)
-        entry.cost, entry.deferred, entry.bypasses, entry.aged = old.cost, old.deferred, old.bypasses, old.aged
+        entry.cost, entry.deferred, entry.bypasses = old.cost, old.deferred, old.bypasses
         if old.out:
-            entry.out = True
+            entry.out, entry.aged = True, old.aged
             self._table[entry.facts.request_id] = entry
         else:
             self._admit(entry)
