@@ -106,7 +106,7 @@ class ShortRequestFirst(StoredQueue[T]):
         if entry.home is self._short:
             self._share.short_dispatched(tokens)
             return False
-        if not entry.aged or not self._short.ready:
+        if entry.home is not self._long or not entry.aged or not self._short.ready:
             return False
         self.counters.degradations += self._share.promoted(tokens, entry.held)
         return True
