@@ -87,6 +87,7 @@ class Bench:
     def remove(self) -> None:
         """An abort, and an arrival."""
         work = self.rng.choice(self.waiting)
+        assert work.request.request_id == work.rid  # the engine has the request at hand
         self.leave(work)
         remove = self.subject.remove
         begun = perf_counter_ns()

@@ -26,6 +26,7 @@ from prefleet_runtime.contract import PolicyName
 from tests.benchmarks.bars import Bar, bars
 from tests.benchmarks.lengths import realistic_lengths
 from tests.benchmarks.measure import STEP_TOKENS, empty_call_ns, measure
+from tests.benchmarks.rare import Rare, rare_costs
 from tests.benchmarks.subjects import Entrant, Work, entrants
 
 DEPTHS = (10, 1_000, 10_000, 100_000)
@@ -60,17 +61,19 @@ def main() -> None:
     competitors = list(entrants(threshold))
     print(f"lengths: {source}; {len(set(lengths)):,} different, the threshold is their P70, {threshold:,} tokens")
     print(f"each step processes {STEP_TOKENS:,} prefill tokens; {options.rounds} rounds on core {core}")
-    figures = run(competitors, lengths, options.rounds)
+    works = [Work(number, tokens) for number, tokens in enumerate(lengths)]
+    figures = run(competitors, works, options.rounds)
+    rare = [rare_costs(name, works[: DEPTHS[-1]], threshold) for name in PolicyName]
     verdicts = bars(figures)
     show(competitors, figures)
+    show_rare(rare)
     show_bars(verdicts)
-    write(options.output, figures, verdicts, source)
+    write(options.output, figures, rare, verdicts, source)
     print(f"\nwritten to {options.output}")
 
 
-def run(competitors: list[Entrant], lengths: list[int], rounds: int) -> Figures:
+def run(competitors: list[Entrant], works: list[Work], rounds: int) -> Figures:
     """Every subject at every depth, in interleaved rounds."""
-    works = [Work(number, tokens) for number, tokens in enumerate(lengths)]
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -79,14 +82,20 @@ def run(competitors: list[Entrant], lengths: list[int], rounds: int) -> Figures:
     for turn in range(rounds):
         for waiting in DEPTHS:
             for entrant in competitors:
-                print(f"  round {turn + 1}: {waiting:,} in {entrant.name}", end="\033[K\r", file=sys.stderr, flush=True)
+                tell(f"round {turn + 1} of {rounds}: {waiting:,} in {entrant.name}")
                 samples = measure(entrant, works[: waiting + SPARE], waiting, SEED + turn)
                 for operation, times in samples.items():
                     found[entrant.name, operation, waiting].append(summary(times, empty))
                 del samples
                 gc.collect()
-    print(end="\033[K", file=sys.stderr)
+    tell("")
     return {key: (median(m for m, _ in each), median(p for _, p in each)) for key, each in found.items()}
+
+
+def tell(progress: str) -> None:
+    """One line that is written over, on a terminal only."""
+    if sys.stderr.isatty():
+        print(progress, end="\033[K\r", file=sys.stderr, flush=True)
 
 
 def summary(times: list[int], empty: int) -> tuple[float, float]:
@@ -116,13 +125,22 @@ def time_text(nanoseconds: float) -> str:
     return f"{nanoseconds / size:#.3g}".rstrip(".") + f" {unit}"
 
 
+def show_rare(rare: list[Rare]) -> None:
+    print(f"\nseldom, with {DEPTHS[-1]:,} waiting")
+    for each in rare:
+        print(
+            f"{each.policy:24}switch from fcfs {each.switch_ms:.0f} ms, the first step after it"
+            f" {each.first_step_ms:.2f} ms; longest removal in a mass abort {each.longest_remove_ms:.1f} ms"
+        )
+
+
 def show_bars(verdicts: list[Bar]) -> None:
     print("\nthe bars")
     for bar in verdicts:
         print(f"  {'met   ' if bar.met else 'MISSED'}  {bar.claim}: {bar.figure}")
 
 
-def write(path: Path, figures: Figures, verdicts: list[Bar], source: str) -> None:
+def write(path: Path, figures: Figures, rare: list[Rare], verdicts: list[Bar], source: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [asdict(Row(*key, *map(round, times))) for key, times in sorted(figures.items())]
     document = {
@@ -131,6 +149,7 @@ def write(path: Path, figures: Figures, verdicts: list[Bar], source: str) -> Non
         "lengths": source,
         "step_tokens": STEP_TOKENS,
         "rows": rows,
+        "rare": [asdict(each) for each in rare],
         "bars": [asdict(bar) for bar in verdicts],
     }
     path.write_text(json.dumps(document, indent=1) + "\n")

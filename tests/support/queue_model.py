@@ -66,6 +66,7 @@ class Model:
         if facts.started:  # classified anew, by what is told now
             request.facts = facts
         self.requeues += 1
+        self._clear()
         return facts
 
     def remove(self, request_id: str) -> None:

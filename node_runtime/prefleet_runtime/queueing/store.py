@@ -140,7 +140,7 @@ class StoredQueue(PolicyQueue[T]):
         if entry is None or not entry.out:
             return None
         promoted = self._charge(entry, tokens)
-        self._forget(entry)
+        self._forget(entry, request_id)
         lane = entry.home.lane
         self.counters.dispatches[lane] += 1
         self.counters.promotions += promoted
@@ -148,7 +148,7 @@ class StoredQueue(PolicyQueue[T]):
 
     def remove(self, request_id: str) -> T | None:
         entry = self._table.get(request_id)
-        return None if entry is None else self._forget(entry)
+        return None if entry is None else self._forget(entry, request_id)
 
     def bypass_head(self) -> bool:
         entry = self._next or self._choose()
@@ -252,13 +252,13 @@ class StoredQueue(PolicyQueue[T]):
             del self._aside[entry.seq]
         self._next = None
 
-    def _forget(self, entry: Entry[T]) -> T:
+    def _forget(self, entry: Entry[T], request_id: str) -> T:
         """A life ends. The item is let go at once, also if the lane still holds the entry."""
         if not entry.out:
             self._withdraw(entry)
         entry.out = False
         self._set_ready(entry, False)
-        del self._table[entry.facts.request_id]
+        del self._table[request_id]
         item = entry.item
         del entry.item
         return item
