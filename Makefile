@@ -7,14 +7,18 @@ UV_VERSION := 0.13.9
 SETUP_STAMP := $(VENV)/.ready-$(shell cat requirements/dev.txt pyproject.toml | cksum | cut -d' ' -f1)
 
 ENGINE ?= simulator
+POLICY ?= ShortRequestFirst
 TRACE ?=
+SGLANG ?=
 KEEP ?=
 
-.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm lint demo crds lock clean
+.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm lint demo bench-queueing crds lock clean
 
 help:
-	@echo "make demo [ENGINE=vllm] [TRACE=file] [KEEP=1]  the whole path on this machine"
+	@echo "make demo [POLICY=...] [ENGINE=vllm] [TRACE=file] [KEEP=1]"
+	@echo "                                               the whole path on this machine"
 	@echo "make test                                      every test (unit, conformance, control plane, real vLLM)"
+	@echo "make bench-queueing [SGLANG=folder]            what each queue policy costs, beside vLLM's and SGLang's own"
 	@echo "make lint | test-fast | crds | lock            for contributors; see CONTRIBUTING.md"
 
 # The environment of the product and of its tests: locked versions and hashes, installed by a pinned uv.
@@ -55,7 +59,12 @@ test: lint tools vllm-env
 	$(BIN)/python -m pytest tests
 
 demo: setup
-	@$(BIN)/python -m tests.support.demo --engine "$(ENGINE)" $(if $(TRACE),--trace "$(TRACE)") $(if $(KEEP),--keep)
+	@$(BIN)/python -m tests.support.demo --engine "$(ENGINE)" --policy "$(POLICY)" $(if $(TRACE),--trace "$(TRACE)") $(if $(KEEP),--keep)
+
+# SGLANG: a folder from which `sglang` can be imported beside vLLM's own packages; without one its rows are left out.
+bench-queueing: setup
+	@python=$$($(BIN)/python -m tests.support.vllm_env) && \
+	PYTHONPATH="node_runtime:.$(if $(SGLANG),:$(SGLANG))" VLLM_LOGGING_LEVEL=ERROR $$python -W ignore -m tests.benchmarks.queueing
 
 crds: setup
 	$(BIN)/prefleet crd

@@ -35,7 +35,14 @@ class PolicyName(StrEnum):
     """The queue policies that the runtime can run."""
 
     FCFS = "fcfs"
+    PROMOTE_SHORTEST = "promote_shortest"
+    HRRN = "hrrn"
     SHORT_REQUEST_FIRST = "short_request_first"
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether it tells short requests from long ones: only then are there such lanes, a threshold and a wait."""
+        return self is PolicyName.SHORT_REQUEST_FIRST
 
 
 class LengthKind(StrEnum):
@@ -55,7 +62,9 @@ class RuntimePolicy(BaseModel):
     """The scheduling policy of one fleet, immutable.
 
     Units: `threshold` in tokens, `long_max_wait_ms` in milliseconds (0 turns promotion off),
-    `aged_share` a fraction of the prefill tokens dispatched while shorts wait.
+    `aged_share` a fraction of the prefill tokens dispatched while shorts wait; only `short_request_first` reads
+    these three. `trust_client_priority`: a request to which its client gave a negative priority goes first; otherwise
+    what clients say of priorities is ignored.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -67,10 +76,11 @@ class RuntimePolicy(BaseModel):
     long_max_wait_ms: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] = 0
     aged_share: Annotated[float, Field(gt=0, le=1, strict=False)] = DEFAULT_AGED_SHARE
     length: LengthKind = Field(default=LengthKind.UNCACHED, strict=False)
+    trust_client_priority: bool = False
 
     @model_validator(mode="after")
     def _short_request_first_needs_a_threshold(self) -> Self:
-        if self.policy is PolicyName.SHORT_REQUEST_FIRST and self.threshold is None:
+        if self.policy.has_threshold and self.threshold is None:
             raise ValueError("threshold is required with short_request_first: give the longest short request in tokens")
         return self
 

@@ -5,8 +5,9 @@ thread as one immutable `QueueSnapshot` and turned into counters and gauges when
 scraping thread never touches the queue. A snapshot holds arrival times, not waits: what waits behind a long
 step, or in an engine that stands still, grows older from scrape to scrape.
 
-All series have fixed names, and their labels come from enums (but for the generation that `policy_info` carries). Histogram bounds are 2^(k/4), four to the
-octave, so a quantile read from them is off by less than a fifth of its value.
+All series have fixed names, and their labels come from enums (but for the generation that `policy_info`
+carries). Histogram bounds are 2^(k/4), four to the octave, so a quantile read from them is off by less than a
+fifth of its value.
 
 Left out: the process's own figures (the engine exports those) and anything that names a request.
 """
@@ -187,10 +188,10 @@ def _gauges(lanes: Mapping[Lane, LaneGauge], now: float) -> Iterator[Metric]:
 
 def _policy(policy: RuntimePolicy) -> Iterator[Metric]:
     yield _gauge("policy_generation", "Generation of the policy that the next request meets.", policy.generation)
-    yield _gauge("policy_threshold_tokens", "Longest short request; 0 without a threshold.", policy.threshold or 0)
-    yield _gauge(
-        "policy_long_max_wait_seconds", "Wait after which a long request is aged.", policy.long_max_wait_ms / 1000
-    )
+    split = policy.policy.has_threshold
+    threshold, wait_s = ((policy.threshold or 0), policy.long_max_wait_ms / 1000) if split else (0, 0.0)
+    yield _gauge("policy_threshold_tokens", "Longest short request; 0 without a threshold.", threshold)
+    yield _gauge("policy_long_max_wait_seconds", "Wait after which a long request is aged; 0 if it never is.", wait_s)
     about = "The policy that the next request meets; one series at a time."
     info = GaugeMetricFamily("prefleet_policy_info", about, labels=["policy", "generation"])
     info.add_metric([policy.policy.value, str(policy.generation)], 1)

@@ -139,6 +139,21 @@ def test_a_role_grows_and_its_new_pods_run_the_policy_too(fleet: Fleet) -> None:
     assert fleet.runtime_policy()["generation"] == 2
 
 
+@pytest.mark.parametrize(("policy", "generation"), [("HRRN", 3), ("PromoteShortest", 4)])
+def test_a_policy_without_a_threshold_reaches_every_pod_and_restarts_none(
+    fleet: Fleet, policy: str, generation: int
+) -> None:
+    before = uids(fleet)
+    scheduling = {"policy": policy, "threshold": 900, "longMaxWait": "4s", "trustClientPriority": True}
+    fleet.apply(prefill={"replicas": 3}, decode={"replicas": 1}, scheduling=scheduling)
+    await_active(fleet, generation, timeout_s=20)
+    assert fleet.status()["effective"] == {"policy": policy, "generation": generation}
+    assert fleet.condition("Tuned")["reason"] == "NothingToTune"
+    columns = fleet.plane.kubectl("-n", fleet.namespace, "get", "pp", "chat", "--no-headers").split()
+    assert columns[:5] == ["chat", policy, "3/3", "1/1", "True"]
+    assert uids(fleet) == before
+
+
 def accepts_new_field(fleet: Fleet) -> bool:
     document = fleet.document(prefill={"replicas": 3}, decode={"replicas": 1})
     document["spec"][NEW_FIELD] = "yes"
@@ -168,7 +183,7 @@ def test_an_upgrade_brings_a_field_to_the_crd_and_restarts_no_fleet(helm: Helm, 
         p["metadata"]["uid"] for p in pods(fleet, OPERATOR_NAMESPACE, operator)
     }, 30)  # fmt: skip
     fleet.apply(prefill={"replicas": 3}, decode={"replicas": 1}, scheduling={"threshold": 800, "longMaxWait": "4s"})
-    await_active(fleet, 3, timeout_s=40)
+    await_active(fleet, 5, timeout_s=40)
     assert uids(fleet) == before
 
 

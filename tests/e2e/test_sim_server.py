@@ -97,6 +97,8 @@ async def test_the_small_routes(server: SimServer, session: aiohttp.ClientSessio
 
 
 REFUSALS = [
+    pytest.param({"prompt": "x", "priority": "high"}, 400, "priority", "64 bits, got 'high'", id="priority as text"),
+    pytest.param({"prompt": "x", "priority": 2**64}, 400, "priority", "64 bits", id="a priority beyond 64 bits"),
     pytest.param(b"{", 400, None, "not JSON", id="torn JSON"),
     pytest.param(b"[" * 100_000, 400, None, "not JSON", id="lists in lists without end"),
     pytest.param(b"[1]", 400, None, "JSON object", id="a body that is no object"),
@@ -230,6 +232,34 @@ async def test_a_torn_policy_file_changes_nothing(tmp_path: Path, session: aioht
         assert server.runtime_metrics()["prefleet_policy_generation"] == 1
         status, _ = await complete(session, server, prompt="still here", max_tokens=1)
         assert status == 200
+
+
+@pytest.mark.parametrize("trusted", [False, True], ids=["ignored unless trusted", "heeded where trusted"])
+@pytest.mark.parametrize("how", ["field", "header"])
+async def test_a_priority_that_a_client_sets_is(
+    tmp_path: Path, session: aiohttp.ClientSession, how: str, trusted: bool
+) -> None:
+    """One seat: while the first runs, the last goes before the one in between only if clients are trusted."""
+    body, headers = ({"priority": -1}, {}) if how == "field" else ({"priority": 7}, {"X-Vllm-Priority": "-1"})
+    ended: list[str] = []
+
+    async def send(name: str, more: dict[str, Any], with_headers: dict[str, str]) -> None:
+        document = {"model": MODEL_NAME, "prompt": [1] * 100, "max_tokens": 8} | more
+        url = f"{server.url}/v1/completions"
+        async with session.post(url, json=document, headers=with_headers) as response:
+            assert response.status == 200
+        ended.append(name)
+
+    with sim_server(tmp_path, "--max-num-seqs", "1", cost_model=SLOW) as server:
+        write_policy(server.policy_file, RuntimePolicy(generation=2, trust_client_priority=trusted))
+        await asyncio.to_thread(eventually, lambda: server.runtime_metrics()["prefleet_policy_generation"] == 2)
+        tasks = [asyncio.create_task(send("first", {}, {}))]
+        await asyncio.to_thread(eventually, lambda: server.vllm("num_requests_running") == 1)
+        tasks.append(asyncio.create_task(send("plain", {}, {})))
+        await asyncio.to_thread(eventually, lambda: server.vllm("num_requests_waiting") == 1)
+        tasks.append(asyncio.create_task(send("favoured", body, headers)))
+        await asyncio.gather(*tasks)
+    assert ended == (["first", "favoured", "plain"] if trusted else ["first", "plain", "favoured"])
 
 
 async def test_clients_that_leave_take_their_requests_with_them(tmp_path: Path, session: aiohttp.ClientSession) -> None:

@@ -146,9 +146,15 @@ BAD_SPECS = (
     ),
     BadSpec(
         "a policy that this release cannot run",
-        {"spec.scheduling.policy": "HRRN"},
+        {"spec.scheduling.policy": "ShortestPrefillFirst"},
         "spec.scheduling.policy",
-        "ShortRequestFirst",
+        "PromoteShortest",
+    ),
+    BadSpec(
+        "trust in clients that is no yes or no",
+        {"spec.scheduling.trustClientPriority": "high"},
+        "spec.scheduling.trustClientPriority",
+        "boolean",
     ),
     BadSpec(
         "an argument that the operator writes",

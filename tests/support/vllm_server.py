@@ -16,10 +16,11 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -192,8 +193,15 @@ def running(servers: Sequence[VllmServer]) -> Iterator[Sequence[VllmServer]]:
             stop(server)
 
 
-async def complete(session: aiohttp.ClientSession, server: VllmServer, prompt: list[int], max_tokens: int) -> Answer:
-    """One greedy completion of token ids, streamed."""
+async def complete(
+    session: aiohttp.ClientSession,
+    server: VllmServer,
+    prompt: list[int],
+    max_tokens: int,
+    headers: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> Answer:
+    """One greedy completion of token ids, streamed; `fields` are added to the body."""
     body = {
         "model": MODEL_NAME,
         "prompt": prompt,
@@ -202,9 +210,10 @@ async def complete(session: aiohttp.ClientSession, server: VllmServer, prompt: l
         "ignore_eos": True,
         "stream": True,
         "return_token_ids": True,
+        **fields,
     }
     answer = Answer(sent_s=time.monotonic())
-    async with session.post(f"{server.url}/v1/completions", json=body) as response:
+    async with session.post(f"{server.url}/v1/completions", json=body, headers=headers) as response:
         response.raise_for_status()
         async for line in response.content:
             _take_line(answer, line)

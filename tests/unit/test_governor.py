@@ -95,6 +95,20 @@ def test_a_switch_keeps_what_an_engine_holds(engine: Engine) -> None:
     assert (dispatch.lane, dispatch.wait_s) == (Lane.LONG, 3)
 
 
+def test_trust_in_clients_reaches_also_what_waits_and_ends_for_it_too(engine: Engine) -> None:
+    engine.add("l1", "l2")
+    for name, wanted in (("favoured", -5), ("humble", 5)):
+        engine.governor.add(name, RequestFacts(name, 0, 1000, client_priority=wanted))
+    engine.governor.begin_step(1)
+    assert list(engine.governor.queue) == ["l1", "l2", "favoured", "humble"]
+    engine.publish(FCFS.model_copy(update={"generation": 2, "trust_client_priority": True}))
+    assert engine.step(2, 0) == []
+    assert list(engine.governor.queue) == ["favoured", "l1", "l2", "humble"]
+    assert engine.value("waiting_requests", lane="immediate") == 1
+    engine.publish(FCFS.model_copy(update={"generation": 3}))
+    assert engine.step(3, 4) == ["l1", "l2", "favoured", "humble"]
+
+
 def test_the_generation_is_reported_while_the_engine_is_idle(engine: Engine) -> None:
     engine.publish(SHORT_FIRST)
     assert engine.value("policy_generation") == 2
@@ -153,6 +167,39 @@ def test_promotions_leave_their_wait(engine: Engine) -> None:
     engine.step(6, 1)
     assert engine.value("promotion_wait_seconds_sum") == 6
     assert engine.value("promotions_total") == 1
+
+
+@pytest.mark.parametrize("name", [PolicyName.FCFS, PolicyName.PROMOTE_SHORTEST, PolicyName.HRRN])
+def test_put_backs_and_by_passes_count_under_every_policy_and_promotions_only_with_a_threshold(
+    engine: Engine, name: PolicyName
+) -> None:
+    """The short goes before longs that have waited for ever: that is the policy's order, and no promotion."""
+    engine.publish(FCFS.model_copy(update={"generation": 2, "policy": name}))
+    engine.add("l1", "l2", "s1", arrival_s=-1000.0)
+    engine.governor.begin_step(1, 0)
+    popped = engine.governor.queue.pop()
+    engine.governor.prepend(popped, RequestFacts(popped, -1000.0, 10 if popped[0] == "s" else 1000))
+    assert engine.governor.queue.bypass_head()
+    engine.governor.begin_step(2, 5000)
+    for _ in range(3):
+        engine.governor.dispatched(engine.governor.queue.pop(), 2, 10)
+    engine.governor.end_step(2, 0.1, 30)
+    assert (engine.value("requeues_total"), engine.value("bypasses_total")) == (1, 1)
+    assert (engine.value("promotions_total"), engine.value("degradations_total")) == (0, 0)
+    assert engine.value("dispatches_total", lane="all") == 3
+    assert engine.value("queue_wait_seconds_count", lane="all") == 3
+    assert engine.value("promotion_wait_seconds_count") == 0
+
+
+def test_a_switch_to_response_ratio_orders_what_waits_by_the_work_done_since_it_came(engine: Engine) -> None:
+    engine.add("l1", "s1")
+    engine.governor.begin_step(1, 0)
+    engine.governor.begin_step(2, 5000)
+    engine.add("s2")
+    engine.publish(FCFS.model_copy(update={"generation": 2, "policy": PolicyName.HRRN}))
+    engine.governor.begin_step(3, 5020)
+    # 5020/10 of the first short, 5020/1000 of the long, 20/10 of the second short.
+    assert list(engine.governor.queue) == ["s1", "l1", "s2"]
 
 
 def test_heads_found_cached_become_short(engine: Engine) -> None:

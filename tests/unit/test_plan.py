@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prefleet_operator.api import PrefillPolicyStatus, Role, SchedulingPolicy
+from prefleet_operator.api import EffectiveStatus, PrefillPolicyStatus, Role, SchedulingPolicy
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Sample, Stale
 from prefleet_operator.core.plan import FIRST_METRICS_S, LivePolicy, Plan, Situation, make_plan
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
@@ -60,6 +60,43 @@ def test_without_a_pin_and_without_samples_a_new_fleet_runs_fcfs_and_says_so() -
     assert plan.status.effective is not None
     assert plan.status.effective.policy is SchedulingPolicy.FCFS
     assert "FCFS runs until a threshold is known" in plan.status.conditions[-1].message
+
+
+@pytest.mark.parametrize("policy", ["FCFS", "PromoteShortest", "HRRN"])
+def test_a_policy_without_a_threshold_runs_without_one_whatever_is_pinned(policy: str) -> None:
+    plan = make_plan(situation(spec=make_spec(scheduling={"policy": policy, **PINNED})), NOW)
+    assert plan.status.effective == EffectiveStatus(policy=SchedulingPolicy(policy), generation=1)
+    assert plan.events[0].message == f"The fleet starts with {policy}."
+    assert reasons(plan)["Tuned"] == ("False", "NothingToTune")
+
+
+def test_the_way_to_hrrn_and_back_keeps_what_was_pinned() -> None:
+    first = situation()
+    there = after(first, make_plan(first, NOW), spec=make_spec(scheduling={"policy": "HRRN", **PINNED}))
+    plan = make_plan(there, NOW + 5)
+    assert (plan.policy.policy, plan.policy.threshold, plan.policy.generation) == (PolicyName.HRRN, None, 2)
+    assert plan.events[0].message == "The spec changed; the fleet runs HRRN."
+    back = make_plan(after(there, plan, spec=make_spec(scheduling=PINNED)), NOW + 10)
+    assert (back.policy.policy, back.policy.threshold, back.policy.generation) == (
+        PolicyName.SHORT_REQUEST_FIRST,
+        900,
+        3,
+    )
+
+
+def test_a_lost_status_adopts_no_tuning_from_a_policy_that_the_tuner_never_sets() -> None:
+    live = LivePolicy(RuntimePolicy(generation=4, policy=PolicyName.HRRN), 4)
+    plan = make_plan(situation(spec=make_spec(scheduling={"policy": "HRRN"}), live=live), NOW)
+    assert plan.policy.generation == 4
+    assert plan.status.tuning is not None
+    assert plan.status.tuning.policy is None
+
+
+def test_trust_in_clients_is_a_change_of_the_policy() -> None:
+    first = situation()
+    trusting = make_spec(scheduling={"trustClientPriority": True, **PINNED})
+    plan = make_plan(after(first, make_plan(first, NOW), spec=trusting), NOW + 5)
+    assert (plan.policy.trust_client_priority, plan.policy.generation) == (True, 2)
 
 
 def test_a_plan_that_was_carried_out_is_the_same_plan_again() -> None:

@@ -1,8 +1,9 @@
 """What a decision makes the pods run."""
 
+import pytest
 from prefleet_operator.api import SchedulingPolicy
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.runtime_policy import to_runtime_policy
+from prefleet_operator.core.runtime_policy import to_runtime_policy, to_scheduling_policy
 from prefleet_operator.core.tuning import Finding, TuningDecision
 from prefleet_runtime.contract import LengthKind, PolicyName, RuntimePolicy
 
@@ -28,6 +29,25 @@ def test_short_request_first_carries_its_values_in_the_units_of_the_runtime():
     )
 
 
-def test_fcfs_carries_no_threshold():
-    policy = to_runtime_policy(decided(SchedulingPolicy.FCFS, None, 0.0), make_spec(), 1)
-    assert (policy.policy, policy.threshold, policy.long_max_wait_ms) == (PolicyName.FCFS, None, 0)
+@pytest.mark.parametrize(
+    ("users", "runtimes"),
+    [
+        (SchedulingPolicy.FCFS, PolicyName.FCFS),
+        (SchedulingPolicy.PROMOTE_SHORTEST, PolicyName.PROMOTE_SHORTEST),
+        (SchedulingPolicy.HRRN, PolicyName.HRRN),
+    ],
+)
+def test_a_policy_without_a_threshold_carries_none(users, runtimes):
+    policy = to_runtime_policy(decided(users, None, 0.0), make_spec(), 1)
+    assert (policy.policy, policy.threshold, policy.long_max_wait_ms) == (runtimes, None, 0)
+
+
+def test_every_policy_has_one_name_on_each_side():
+    assert {to_scheduling_policy(name) for name in PolicyName} == set(SchedulingPolicy)
+    assert all(to_scheduling_policy(name).has_threshold is name.has_threshold for name in PolicyName)
+
+
+def test_trust_in_clients_reaches_the_runtime_under_every_policy():
+    spec = make_spec({"trustClientPriority": True})
+    assert to_runtime_policy(decided(SchedulingPolicy.HRRN, None, 0.0), spec, 1).trust_client_priority
+    assert not to_runtime_policy(decided(SchedulingPolicy.HRRN, None, 0.0), make_spec(), 1).trust_client_priority

@@ -126,6 +126,38 @@ def test_the_policy_is_read_at_the_scrape(scraped: Scraped) -> None:
     assert scraped.value("policy_refused_total") == 2
 
 
+WITHOUT_THRESHOLD = [PolicyName.FCFS, PolicyName.PROMOTE_SHORTEST, PolicyName.HRRN]
+
+
+@pytest.mark.parametrize("name", WITHOUT_THRESHOLD)
+def test_a_policy_without_a_threshold_shows_none_though_its_file_may_name_one(
+    scraped: Scraped, name: PolicyName
+) -> None:
+    scraped.policy = SHORT_FIRST.model_copy(update={"policy": name})
+    assert scraped.value("policy_threshold_tokens") == 0
+    assert scraped.value("policy_long_max_wait_seconds") == 0
+    assert scraped.value("policy_info", policy=name.value, generation="7") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes"),
+    [(name, {"immediate", "all"}) for name in WITHOUT_THRESHOLD]
+    + [(PolicyName.SHORT_REQUEST_FIRST, {"immediate", "short", "long"})],
+)
+def test_what_waits_is_labelled_with_the_lanes_of_the_policy(
+    scraped: Scraped, name: PolicyName, lanes: set[str]
+) -> None:
+    scraped.metrics.publish(QueueSnapshot.of(make_queue(SHORT_FIRST.model_copy(update={"policy": name}))))
+    labels = {
+        family.name: {sample.labels["lane"] for sample in family.samples if "lane" in sample.labels}
+        for family in scraped.registry.collect()
+    }
+    for gauge in ("waiting_requests", "waiting_tokens", "oldest_wait_seconds"):
+        assert labels[f"prefleet_{gauge}"] == lanes
+    for of_all_policies in ("queue_wait_seconds", "dispatches"):
+        assert labels[f"prefleet_{of_all_policies}"] == {lane.value for lane in Lane}
+
+
 def test_a_snapshot_does_not_follow_the_queue() -> None:
     queue: PolicyQueue[str] = make_queue(RuntimePolicy(generation=1))
     snapshot = QueueSnapshot.of(queue)

@@ -1,7 +1,7 @@
 """Who starves under overload, on one server that dispatches one request at a time.
 
 Two streams arrive as fast as they are served and faster; a request's service takes its tokens times a
-millisecond. The bounds are derived beside each test.
+millisecond, so a second is 1,000 tokens of work. The bounds are derived beside each test.
 """
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ SHORT, LONG = 100, 1000
 SECONDS_A_TOKEN = 0.001
 
 
-def overload(policy: RuntimePolicy, short_every_s: float, long_every_s: float, until_s: float) -> list[Dispatch]:
+def overload(
+    policy: RuntimePolicy, short_every_s: float, long_every_s: float, until_s: float, long: int = LONG
+) -> list[Dispatch]:
     """All dispatches of a run in which shorts and longs arrive at fixed intervals."""
     queue: PolicyQueue[int] = make_queue(policy)
     arrivals = sorted(
         (number * every_s, tokens)
-        for every_s, tokens in ((short_every_s, SHORT), (long_every_s, LONG))
+        for every_s, tokens in ((short_every_s, SHORT), (long_every_s, long))
         for number in range(int(until_s / every_s))
     )
-    now, at, dispatches = 0.0, 0, []
+    now, at, processed, dispatches = 0.0, 0, 0, []
     while now < until_s:
         while at < len(arrivals) and arrivals[at][0] <= now:
             queue.add(at, RequestFacts(str(at), *arrivals[at]))
             at += 1
-        queue.begin_step(now)
+        queue.begin_step(now, processed)
         request = queue.pop()
         tokens = arrivals[request][1]
         dispatches.append(queue.commit(str(request), now, tokens))
         now += tokens * SECONDS_A_TOKEN
+        processed += tokens
     return [dispatch for dispatch in dispatches if dispatch is not None]
 
 
@@ -63,6 +66,51 @@ def test_a_wait_limit_serves_every_long_within_its_bound_under_an_overload_of_sh
     served = waits(dispatches, LONG)
     assert len(served) >= 29
     assert max(served) <= 5.0 + 0.1 + 1e-6
+
+
+def by_ratio() -> RuntimePolicy:
+    return RuntimePolicy(generation=1, policy=PolicyName.HRRN)
+
+
+SHORTS_SATURATE = {"short_every_s": 0.08, "long_every_s": 5.0, "until_s": 400.0, "long": 200}
+"""Shorts of 100 tokens alone offer 1.25 of the capacity, longs of 200 add 0.04."""
+
+
+def test_response_ratios_serve_every_long_within_their_bound_under_an_overload_of_shorts() -> None:
+    """A long of L tokens has waited for w tokens of work. A short of s is ahead of it only if it has waited for more
+    than w s / L, so what overtakes arrived in the first w (1 - s / L) of that wait: at a load of r by shorts, r times
+    as much work. With the backlog B that it found (and one request that had begun, and one more for rounding) it
+    goes at the latest when w = B + r w (1 - s / L), that is w = B / (1 - r (1 - s / L)): here B / 0.375. At load
+    1.29 the backlog has grown to 0.29 of the time by then."""
+    dispatches = overload(by_ratio(), **SHORTS_SATURATE)
+    rounding_s = 0.3
+    bounds = [(0.29 * arrival_s + rounding_s) / 0.375 for arrival_s in range(0, 400, 5)]
+    due = [bound for number, bound in enumerate(bounds) if 5 * number + bound < 400]
+    served = waits(dispatches, 200)
+    assert len(due) > 40
+    assert len(served) >= len(due)
+    assert all(wait <= bound for wait, bound in zip(served, bounds, strict=False))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(srf(0), id="strict short-first"),
+        pytest.param(
+            RuntimePolicy(generation=1, policy=PolicyName.PROMOTE_SHORTEST), id="one request a step, the shortest"
+        ),
+    ],
+)
+def test_under_the_same_overload_short_first_serves_no_long(policy: RuntimePolicy) -> None:
+    changed = policy.model_copy(update={"threshold": SHORT})
+    assert len(waits(overload(changed, **SHORTS_SATURATE), 200)) <= 1
+
+
+def test_response_ratios_starve_longs_that_are_too_long_for_an_overload_that_lasts() -> None:
+    """The bound needs r (1 - s / L) < 1. With L = 1,000 and r = 1.25 it is 1.125: the shorts' own ratios grow faster
+    than the long's. The overload has to end first, or be less than L / (L - s)."""
+    assert len(waits(overload(by_ratio(), short_every_s=0.08, long_every_s=10, until_s=300), LONG)) <= 1
+    assert len(waits(overload(by_ratio(), short_every_s=0.1 / 1.05, long_every_s=100, until_s=300), LONG)) >= 2
 
 
 LONGS_SATURATE = {"short_every_s": 0.5, "long_every_s": 0.8, "until_s": 120.0}

@@ -412,6 +412,10 @@ def test_an_unknown_tail_is_said():
 # --- pins and modes --------------------------------------------------------------------------------------------
 
 PINS = {"threshold": 700, "longMaxWait": "3s"}
+PROMOTE = {"policy": "PromoteShortest"}
+ADVISE = {"mode": "Advise"}
+HRRN, PROMOTE_SHORTEST = SchedulingPolicy.HRRN, SchedulingPolicy.PROMOTE_SHORTEST
+UNTUNED = Reason.NOTHING_TO_TUNE
 BUSY = seen(long_waits=waits(*[1.0] * 99), oldest_s=Sample(20.0, NOW))
 
 MODES = [
@@ -423,8 +427,13 @@ MODES = [
     ("Off runs the pins", PINS, {"mode": "Off"}, SRF, 700, 3.0, Reason.TUNING_OFF, Reason.TUNING_OFF),
     ("Advise runs the pins", PINS, {"mode": "Advise"}, SRF, 700, 3.0, Reason.VALLEY, None),
     ("Advise without pins runs FCFS", {}, {"mode": "Advise"}, FCFS, None, 0.0, Reason.VALLEY, Reason.LEARNING_WAITS),
-    ("FCFS stays FCFS", {"policy": "FCFS"}, {}, FCFS, None, 0.0, Reason.POLICY_IS_FCFS, Reason.POLICY_IS_FCFS),
+    ("FCFS has nothing to tune", {"policy": "FCFS"}, {}, FCFS, None, 0.0, UNTUNED, UNTUNED),
+    ("HRRN has nothing to tune", {"policy": "HRRN"}, {}, HRRN, None, 0.0, UNTUNED, UNTUNED),
+    ("PromoteShortest keeps pins unused", PROMOTE | PINS, {}, PROMOTE_SHORTEST, None, 0.0, UNTUNED, UNTUNED),
+    ("Off runs HRRN", {"policy": "HRRN"}, {"mode": "Off"}, HRRN, None, 0.0, Reason.TUNING_OFF, Reason.TUNING_OFF),
     ("Advise may advise against FCFS", {"policy": "FCFS"}, {"mode": "Advise"}, FCFS, None, 0.0, Reason.VALLEY, None),
+    ("Advise runs HRRN", {"policy": "HRRN"}, ADVISE, HRRN, None, 0.0, Reason.VALLEY, Reason.LEARNING_WAITS),
+    ("Advise runs PromoteShortest", PROMOTE | PINS, ADVISE, PROMOTE_SHORTEST, None, 0.0, Reason.VALLEY, None),
 ]
 
 
@@ -439,10 +448,27 @@ def test_pins_and_modes(scheduling, tuning, policy, threshold, limit_s, threshol
     assert wait_reason in (None, decision.wait_finding.reason)
 
 
-def test_advice_is_reported_and_moves_nothing():
-    decision, memory = decide(BUSY, make_spec(tuning={"mode": "Advise"}), TunerMemory(), NOW)
+@pytest.mark.parametrize("scheduling", [{}, {"policy": "HRRN"}], ids=["a fleet without pins", "a fleet under HRRN"])
+def test_advice_is_reported_and_moves_nothing(scheduling):
+    decision, memory = decide(BUSY, make_spec(scheduling, ADVISE), TunerMemory(), NOW)
     assert (decision.advised_policy, decision.threshold_finding.value, memory.threshold) == (SRF, 1218, 1218)
     assert not decision.moved
+
+
+@pytest.mark.parametrize("policy", ["FCFS", "HRRN", "PromoteShortest"])
+def test_a_policy_without_values_says_so_and_the_memory_stays_for_the_way_back(policy):
+    decision, memory = decide(BUSY, make_spec({"policy": policy}), RUNNING, NOW)
+    assert memory == RUNNING
+    assert not decision.settled
+    assert decision.leading.message.startswith(f"spec.scheduling.policy is {policy}, which has nothing to tune; P70 is")
+    assert decision.wait_finding.message == f"spec.scheduling.policy is {policy}, which has nothing to tune"
+    assert not decision.moved
+
+
+def test_advice_does_not_claim_that_fcfs_runs():
+    decision, _ = decide(seen(fresh([])), make_spec({"policy": "HRRN"}, ADVISE), TunerMemory(), NOW)
+    assert "nothing is advised until a threshold is known" in decision.threshold_finding.message
+    assert "while no threshold is in force" in decision.wait_finding.message
 
 
 def test_the_first_setting_is_a_move_with_its_numbers():

@@ -12,6 +12,7 @@ import random
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -116,6 +117,44 @@ async def _burst_with_change(governed: Governed, prompts: list[list[int]]) -> li
     await asyncio.to_thread(wait_until, lambda: governed.dispatches()["all"] > before)
     governed.write(governed.next_policy(**SHORT_FIRST).to_json())
     return await sending
+
+
+@pytest.mark.parametrize("policy", ["promote_shortest", "hrrn"])
+def test_a_policy_without_a_threshold_answers_like_the_stock_engine(
+    stock: VllmServer, governed: Governed, policy: str
+) -> None:
+    governed.set_policy(policy=policy)
+    before = governed.dispatches()["all"]
+    pair = _run_pair(stock, governed.server, 11)
+    assert [answer.tokens for answer in pair.ours] == [answer.tokens for answer in pair.stock]
+    assert governed.dispatches()["all"] == before + LONGS + SHORTS
+    ratio = median_ttft(pair.stock[LONGS:]) / median_ttft(pair.ours[LONGS:])
+    print(f"\n{policy}: median TTFT of shorts {ratio:.2f} times lower than in the stock engine")
+
+
+@pytest.mark.parametrize(
+    ("trusted", "lane"),
+    [
+        pytest.param(False, "all", id="is accepted and ignored"),
+        pytest.param(True, "immediate", id="puts a request first where clients are trusted"),
+    ],
+)
+@pytest.mark.parametrize(
+    "asked",
+    [{"priority": -3}, {"headers": {"X-Vllm-Priority": "-3"}}],
+    ids=["in the body", "in the header"],
+)
+def test_a_priority_that_a_client_sets(governed: Governed, asked: dict[str, Any], trusted: bool, lane: str) -> None:
+    """vLLM's own help says that it refuses one under its policy fcfs: the code of this release does not."""
+    governed.set_policy(policy="fcfs", trust_client_priority=trusted)
+    before = governed.dispatches()
+
+    async def ask() -> Answer:
+        async with aiohttp.ClientSession() as session:
+            return await complete(session, governed.server, make_prompts(12, 1, SHORT_TOKENS)[0], 1, **asked)
+
+    assert len(asyncio.run(ask()).tokens) == 1
+    wait_until(lambda: governed.dispatches().get(lane, 0) == before.get(lane, 0) + 1)
 
 
 def test_an_idle_engine_reports_a_new_policy_within_a_second(governed: Governed) -> None:

@@ -10,6 +10,8 @@ from typing import TypeVar
 from ..contract import PolicyName, RuntimePolicy
 from .base import MAX_BYPASSES, Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts
 from .fcfs import FirstComeFirstServed
+from .hrrn import HighestResponseRatioNext
+from .promote_shortest import PromoteShortest
 from .short_request_first import ShortRequestFirst
 from .store import transfer
 
@@ -33,5 +35,9 @@ def make_queue(policy: RuntimePolicy) -> PolicyQueue[T]:
     match policy.policy:
         case PolicyName.FCFS:
             return FirstComeFirstServed(policy)
+        case PolicyName.PROMOTE_SHORTEST:
+            return PromoteShortest(policy)
+        case PolicyName.HRRN:
+            return HighestResponseRatioNext(policy)
         case PolicyName.SHORT_REQUEST_FIRST:
             return ShortRequestFirst(policy)

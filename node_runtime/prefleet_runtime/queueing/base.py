@@ -48,11 +48,13 @@ class Lane(StrEnum):
 class RequestFacts:
     """What a policy may know of a request, frozen when it is added.
 
-    Units: `arrival_s` in seconds on the caller's axis; lengths in tokens. `priority`: negative goes first; set
-    by the engine's adapter for what must not wait again (a continuation), never copied from a client.
-    `started`: preempted, prefill already begun, or output already produced (a prefix-cache hit alone is no
-    start). `deferred`: the engine holds it back for a reason of its own (a grammar being compiled, remote KV
-    on its way).
+    Units: `arrival_s` in seconds on the caller's axis; lengths in tokens. `priority`: negative goes first, all else
+    is equal; set by the engine's adapter for what must not wait again (a continuation, a resumed request), never
+    copied from a client. `client_priority`: what the client asked for, of the same meaning where the policy has
+    `trust_client_priority` and of none elsewhere; told in any case, so that a switch of that setting reaches also
+    what waits already. `started`: preempted, prefill already begun, or output already produced (a prefix-cache hit
+    alone is no start). `deferred`: the engine holds it back for a reason of its own (a grammar being compiled,
+    remote KV on its way).
     """
 
     request_id: str
@@ -60,6 +62,7 @@ class RequestFacts:
     prompt_tokens: int
     cached_tokens: int = 0
     priority: int = 0
+    client_priority: int = 0
     started: bool = False
     deferred: bool = False
 

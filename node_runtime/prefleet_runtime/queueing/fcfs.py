@@ -7,20 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..contract import LengthKind, RuntimePolicy
+from ..contract import RuntimePolicy
 from .base import Lane, RequestFacts, T
-from .fifo import Entry, Fifo
+from .fifo import Entry, LaneFifo
 from .store import StoredQueue
-
-
-def is_immediate(facts: RequestFacts) -> bool:
-    """Whether a request must not wait again: it has begun, or the engine gave it a negative priority."""
-    return facts.started or facts.priority < 0
-
-
-def measure(facts: RequestFacts, kind: LengthKind) -> int:
-    """The length of a request in tokens, at least 1."""
-    return facts.uncached_tokens if kind is LengthKind.UNCACHED else max(1, facts.prompt_tokens)
 
 
 class FirstComeFirstServed(StoredQueue[T]):
@@ -29,13 +19,11 @@ class FirstComeFirstServed(StoredQueue[T]):
     LANES = (Lane.IMMEDIATE, Lane.ALL)
 
     def __init__(self, policy: RuntimePolicy) -> None:
-        super().__init__()
-        self._length = policy.length
-        self._immediate = self._lanes[Lane.IMMEDIATE]
+        super().__init__(policy)
         self._all = self._lanes[Lane.ALL]
 
-    def _classify(self, facts: RequestFacts) -> tuple[Fifo[T], int]:
-        return self._immediate if is_immediate(facts) else self._all, measure(facts, self._length)
+    def _lane_of(self, facts: RequestFacts, length: int) -> LaneFifo[T]:
+        return self._all
 
     def _choose(self) -> Entry[T] | None:
         return self._immediate.first or self._all.first

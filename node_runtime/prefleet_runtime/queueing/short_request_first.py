@@ -23,8 +23,7 @@ from dataclasses import replace
 
 from ..contract import LengthKind, RuntimePolicy
 from .base import Lane, RequestFacts, T
-from .fcfs import is_immediate, measure
-from .fifo import Entry, Fifo
+from .fifo import Entry, LaneFifo
 from .share import AgedShare
 from .store import StoredQueue
 
@@ -35,14 +34,12 @@ class ShortRequestFirst(StoredQueue[T]):
     LANES = (Lane.IMMEDIATE, Lane.SHORT, Lane.LONG)
 
     def __init__(self, policy: RuntimePolicy) -> None:
-        super().__init__()
+        super().__init__(policy)
         if policy.threshold is None:
             raise ValueError("short_request_first needs a threshold in tokens")
         self._threshold = policy.threshold
-        self._length = policy.length
         self._max_wait_s = policy.long_max_wait_ms / 1000 if policy.long_max_wait_ms else float("inf")
         self._share = AgedShare(policy.aged_share)
-        self._immediate = self._lanes[Lane.IMMEDIATE]
         self._short = self._lanes[Lane.SHORT]
         self._long = self._lanes[Lane.LONG]
         self._contended = False
@@ -58,19 +55,17 @@ class ShortRequestFirst(StoredQueue[T]):
         if entry is None or entry.out or entry.home is not self._long:
             return False
         facts = replace(entry.facts, cached_tokens=max(cached_tokens, entry.facts.cached_tokens))
-        if self._classify(facts)[0] is not self._short:
+        if facts.uncached_tokens > self._threshold or self._length is LengthKind.PROMPT:
             return False
-        self._discard(entry)
+        self._withdraw(entry)
         self._set_ready(entry, False)
-        self._rekey(entry, facts)
+        entry = entry.renewed()
+        self._classify(entry, facts)
         self._admit(entry)
         return True
 
-    def _classify(self, facts: RequestFacts) -> tuple[Fifo[T], int]:
-        length = measure(facts, self._length)
-        if is_immediate(facts):
-            return self._immediate, length
-        return self._short if length <= self._threshold else self._long, length
+    def _lane_of(self, facts: RequestFacts, length: int) -> LaneFifo[T]:
+        return self._short if length <= self._threshold else self._long
 
     def _fix_order(self) -> None:
         self._contended = self._short.ready > 0
@@ -104,19 +99,19 @@ class ShortRequestFirst(StoredQueue[T]):
 
     def _leaves(self, entry: Entry[T]) -> None:
         entry.aged = entry.home is self._long and self._is_aged(entry)
-        if self._contended:
+        if self._contended and (self._projected > 0 or entry.aged):
             self._projected = self._project(entry, self._projected)
 
     def _charge(self, entry: Entry[T], tokens: int) -> bool:
         if entry.home is self._short:
             self._share.short_dispatched(tokens)
             return False
-        if not entry.aged or not self._short.ready:
+        if entry.home is not self._long or not entry.aged or not self._short.ready:
             return False
         self.counters.degradations += self._share.promoted(tokens, entry.held)
         return True
 
-    def _rested(self, home: Fifo[T]) -> None:
+    def _rested(self, home: LaneFifo[T]) -> None:
         if home is self._short:
             self._share.no_short_waits()
 
@@ -134,9 +129,9 @@ class ShortRequestFirst(StoredQueue[T]):
         if entry.turn > self._step_turn:
             return debt
         if entry.home is self._short:
-            return self._share.after_short(debt, entry.cost)
+            return self._share.after_short(debt, entry.facts.uncached_tokens)
         if entry.home is self._long and self._is_aged(entry):
-            return self._share.after_aged(debt, entry.cost)
+            return self._share.after_aged(debt, entry.facts.uncached_tokens)
         return debt
 
     def _hold_back(self) -> None:

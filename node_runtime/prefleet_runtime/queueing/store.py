@@ -1,11 +1,16 @@
 """What all policies share: the table of requests, the lanes, the counters, the life of a request.
 
-A policy is a subclass that says which lanes it has and answers four questions: which lane and length has a
-request (`_classify`), who is next (`_choose`), in what order is the rest (`_ordered`), and what follows from a
-commit (`_charge`). Everything else, each check and each count, is done here and once.
+A policy is a subclass that says which lanes it has and answers: which lane has a request (`_lane_of`), who is
+next (`_choose`), in what order is the rest (`_ordered`); and, where it has to, what it keeps beside the lanes
+(`_insert`, `_discard`) and what follows from a step, a pop and a commit (`_fix_order`, `_leaves`, `_charge`).
+Everything else, each check and each count, is done here and once.
 
 One table holds every request by id, waiting or out; the lanes hold those that wait, in arrival order. The
 answer of `_choose` is kept until something changes, so a peek and its pop cannot disagree.
+
+A request's place is made of what is frozen when it is added: its arrival number, its uncached cost, and the
+processed-token counter. All three stay when it is put back and when the policy is switched. What was not in the
+queue before and is put at the front has a number below all others and counts as having been there at token 0.
 
 *Ready* requests wait for nothing but their turn: not deferred by the engine, and not left out by an earlier
 step. One popped in the present step is still ready until it is committed, since it has not been dispatched.
@@ -15,11 +20,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import ClassVar
 
+from ..contract import LengthKind, RuntimePolicy
 from .base import MAX_BYPASSES, Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts, T
-from .fifo import Entry, Fifo
+from .fifo import Entry, LaneFifo
 
 
 class StoredQueue(PolicyQueue[T]):
@@ -27,35 +32,47 @@ class StoredQueue(PolicyQueue[T]):
 
     LANES: ClassVar[tuple[Lane, ...]]
 
-    def __init__(self) -> None:
+    def __init__(self, policy: RuntimePolicy) -> None:
         self.counters = Counters()
+        self._length = policy.length
+        self._trust = policy.trust_client_priority
         self._table: dict[str, Entry[T]] = {}
-        self._lanes: dict[Lane, Fifo[T]] = {lane: Fifo(lane) for lane in self.LANES}
+        self._lanes: dict[Lane, LaneFifo[T]] = {lane: LaneFifo(lane) for lane in self.LANES}
+        self._immediate = self._lanes[Lane.IMMEDIATE]
         self._next: Entry[T] | None = None
         self._popped: list[Entry[T]] = []
-        self._hiding = False
+        self._aside: dict[int, Entry[T]] = {}
         self._last_seq = 0
         self._front_seq = 0
         self._turns = 0
         self._step_turn = 0
         self._now = float("-inf")
+        self._processed = 0
 
     # What a policy answers.
 
     @abstractmethod
-    def _classify(self, facts: RequestFacts) -> tuple[Fifo[T], int]:
-        """The lane and the length of a request, from its facts alone."""
+    def _lane_of(self, facts: RequestFacts, length: int) -> LaneFifo[T]:
+        """The lane of a request that is not immediate."""
 
     @abstractmethod
     def _choose(self) -> Entry[T] | None:
-        """The next request of this step, hidden ones left out."""
+        """The next request of this step, those that step aside left out."""
 
     @abstractmethod
     def _ordered(self) -> Iterator[Entry[T]]:
-        """The requests that wait and are not hidden, as successive pops would give them."""
+        """The stored requests as successive pops would give them."""
+
+    def _insert(self, entry: Entry[T]) -> None:
+        """Store an entry."""
+        entry.home.push(entry)
+
+    def _discard(self, entry: Entry[T]) -> None:
+        """Take out an entry that was stored."""
+        entry.home.drop(entry)
 
     def _fix_order(self) -> None:
-        """A step begins: `_now` is its time, and nobody is hidden or newly out."""
+        """A step begins: `_now` is its time, and nobody steps aside or is newly out."""
 
     def _leaves(self, entry: Entry[T]) -> None:
         """A request is popped for the first time in this step; `entry.turn` is still that of an earlier one."""
@@ -64,7 +81,7 @@ class StoredQueue(PolicyQueue[T]):
         """A request is committed; True if that was a promotion."""
         return False
 
-    def _rested(self, home: Fifo[T]) -> None:
+    def _rested(self, home: LaneFifo[T]) -> None:
         """No request of that lane is ready any more."""
 
     # The life of a request.
@@ -73,39 +90,43 @@ class StoredQueue(PolicyQueue[T]):
         if facts.request_id in self._table:
             raise ValueError(f"request {facts.request_id} is in the queue already: remove it before adding it again")
         self._last_seq += 1
-        self._admit(self._make(item, facts, self._last_seq))
+        self._admit(self._make(item, facts, self._last_seq, self._processed))
 
     def prepend(self, item: T, facts: RequestFacts) -> None:
         entry = self._table.get(facts.request_id)
         if entry is None:
             self._front_seq -= 1
-            entry = self._make(item, facts, self._front_seq)
+            entry = self._make(item, facts, self._front_seq, 0)
         elif not entry.out:
             raise ValueError(f"request {facts.request_id} waits already: only what was popped can be put back")
-        elif facts.started:
-            self._set_ready(entry, False)
-            self._rekey(entry, facts)
-        entry.item, entry.deferred, entry.out = item, facts.deferred, False
+        else:
+            if facts.started:
+                self._set_ready(entry, False)
+            entry = entry.renewed()
+            entry.item, entry.deferred = item, facts.deferred
+            if facts.started:
+                self._classify(entry, facts)
         self.counters.requeues += 1
         self._admit(entry)
 
     def begin_step(self, now: float, processed_prefill_tokens: int = 0) -> None:
         if self._popped:
             self._park()
-        if self._hiding:
-            self._unhide()
+        if self._aside:
+            self._return()
         self._now = now
+        if processed_prefill_tokens > self._processed:
+            self._processed = processed_prefill_tokens
         self._step_turn = self._turns
         self._next = None
         self._fix_order()
 
     def peek(self) -> T:
-        return self._first().item
+        return (self._next or self._first()).item
 
     def pop(self) -> T:
-        entry = self._first()
-        self._discard(entry)
-        self._next = None
+        entry = self._next or self._first()
+        self._withdraw(entry)
         entry.out = True
         self._popped.append(entry)
         if entry.turn <= self._step_turn:
@@ -119,20 +140,15 @@ class StoredQueue(PolicyQueue[T]):
         if entry is None or not entry.out:
             return None
         promoted = self._charge(entry, tokens)
-        self._release(entry)
-        entry.out = False
-        self.counters.dispatches[entry.home.lane] += 1
+        self._forget(entry, request_id)
+        lane = entry.home.lane
+        self.counters.dispatches[lane] += 1
         self.counters.promotions += promoted
-        wait_s = max(0.0, now - entry.facts.arrival_s)
-        return Dispatch(request_id, entry.home.lane, wait_s, entry.length, promoted)
+        return Dispatch(request_id, lane, max(0.0, now - entry.facts.arrival_s), entry.length, promoted)
 
     def remove(self, request_id: str) -> T | None:
         entry = self._table.get(request_id)
-        if entry is None:
-            return None
-        self._release(entry)
-        entry.out = False
-        return entry.item
+        return None if entry is None else self._forget(entry, request_id)
 
     def bypass_head(self) -> bool:
         entry = self._next or self._choose()
@@ -140,8 +156,9 @@ class StoredQueue(PolicyQueue[T]):
             return False
         entry.bypasses += 1
         self.counters.bypasses += 1
-        entry.home.hide(entry)
-        self._hiding = True
+        entry.stored = False
+        self._discard(entry)
+        self._aside[entry.seq] = entry
         self._next = None
         return True
 
@@ -164,53 +181,87 @@ class StoredQueue(PolicyQueue[T]):
         return False
 
     def gauges(self) -> dict[Lane, LaneGauge]:
-        return {lane: _gauge(fifo) for lane, fifo in self._lanes.items()}
+        return {lane: self._gauge(fifo) for lane, fifo in self._lanes.items()}
 
     def entries(self) -> Iterator[tuple[T, RequestFacts]]:
-        waiting = (entry for entry in self._table.values() if not entry.out)
-        return ((entry.item, entry.facts) for entry in sorted(waiting, key=attrgetter("seq")))
+        waiting = sorted(entry for entry in self._table.values() if not entry.out)
+        return ((entry.item, entry.facts) for entry in waiting)
 
     def __iter__(self) -> Iterator[T]:
         for entry in self._ordered():
             yield entry.item
-        for fifo in self._lanes.values():
-            for entry in fifo.hidden():
+        for lane in self._lanes.values():
+            for entry in self._aside_of(lane):
                 yield entry.item
 
     def __len__(self) -> int:
-        return sum(map(len, self._lanes.values()))
+        return sum(lane.size for lane in self._lanes.values())
 
     def __bool__(self) -> bool:
         return (self._next or self._choose()) is not None
 
+    def _gauge(self, lane: LaneFifo[T]) -> LaneGauge:
+        heads = self._aside_of(lane)[:1] if self._aside else []
+        if lane.first is not None:
+            heads.append(lane.first)
+        return LaneGauge(lane.size, lane.tokens, min(heads).facts.arrival_s if heads else None)
+
+    def _aside_of(self, lane: LaneFifo[T]) -> list[Entry[T]]:
+        return sorted(entry for entry in self._aside.values() if entry.home is lane)
+
     # Where entries go: the only places that touch the table and the lanes.
 
     def _first(self) -> Entry[T]:
-        entry = self._next
+        entry = self._next = self._choose()
         if entry is None:
-            entry = self._next = self._choose()
-            if entry is None:
-                raise IndexError("no request can be scheduled in this step")
+            raise IndexError("no request can be scheduled in this step")
         return entry
 
-    def _make(self, item: T, facts: RequestFacts, seq: int) -> Entry[T]:
-        return Entry(item, facts, seq, *self._classify(facts), facts.uncached_tokens, facts.deferred)
+    def _make(self, item: T, facts: RequestFacts, seq: int, processed: int) -> Entry[T]:
+        cost = facts.uncached_tokens
+        entry = Entry(item, facts, seq, self._immediate, cost, cost, processed, facts.deferred)
+        self._classify(entry, facts)
+        return entry
 
-    def _rekey(self, entry: Entry[T], facts: RequestFacts) -> None:
-        entry.facts, entry.cost = facts, facts.uncached_tokens
-        entry.home, entry.length = self._classify(facts)
+    def _classify(self, entry: Entry[T], facts: RequestFacts) -> None:
+        """Lane and length, from the facts alone. An entry that has been stored is not classified anew."""
+        entry.facts = facts
+        entry.length = facts.uncached_tokens if self._length is LengthKind.UNCACHED else max(1, facts.prompt_tokens)
+        immediate = facts.started or facts.priority < 0 or (self._trust and facts.client_priority < 0)
+        entry.home = self._immediate if immediate else self._lane_of(facts, entry.length)
 
     def _admit(self, entry: Entry[T]) -> None:
         self._table[entry.facts.request_id] = entry
+        home = entry.home
+        home.size += 1
+        home.tokens += entry.length
+        entry.stored = True
         self._insert(entry)
         self._set_ready(entry, not entry.deferred)
         self._next = None
 
-    def _insert(self, entry: Entry[T]) -> None:
-        entry.home.push(entry)
+    def _withdraw(self, entry: Entry[T]) -> None:
+        """A waiting request waits no more."""
+        home = entry.home
+        home.size -= 1
+        home.tokens -= entry.length
+        if entry.stored:
+            entry.stored = False
+            self._discard(entry)
+        else:
+            del self._aside[entry.seq]
+        self._next = None
 
-    def _discard(self, entry: Entry[T]) -> None:
-        entry.home.drop(entry)
+    def _forget(self, entry: Entry[T], request_id: str) -> T:
+        """A life ends. The item is let go at once, also if the lane still holds the entry."""
+        if not entry.out:
+            self._withdraw(entry)
+        entry.out = False
+        self._set_ready(entry, False)
+        del self._table[request_id]
+        item = entry.item
+        del entry.item
+        return item
 
     def _set_ready(self, entry: Entry[T], ready: bool) -> None:
         if ready is not entry.ready:
@@ -226,61 +277,66 @@ class StoredQueue(PolicyQueue[T]):
                 self._set_ready(entry, False)
         self._popped.clear()
 
-    def _unhide(self) -> None:
-        for fifo in self._lanes.values():
-            fifo.unhide()
-        self._hiding = False
+    def _return(self) -> None:
+        """Those that stepped aside return to their places."""
+        for entry in self._aside.values():
+            entry = entry.renewed()
+            entry.stored = True
+            self._table[entry.facts.request_id] = entry
+            self._insert(entry)
+        self._aside.clear()
 
     def _take_over(self, old: StoredQueue[T]) -> None:
         """Move everything out of `old`, in arrival order; this queue must be new."""
         if self._table:
             raise ValueError("requests can be transferred to an empty queue only: make a new one")
+        self._last_seq, self._front_seq, self._processed = old._last_seq, old._front_seq, old._processed
+        for entry in sorted(old._table.values()):
+            self._adopt(entry)
+        for request_id in self._table:
+            old.remove(request_id)
         self.counters, old.counters = old.counters, Counters()
-        self._last_seq, self._front_seq = old._last_seq, old._front_seq
-        for entry in sorted(old._table.values(), key=attrgetter("seq")):
-            old._release(entry)
-            self._rekey(entry, entry.facts)
-            entry.turn, entry.held = 0, False
-            if entry.out:
-                self._table[entry.facts.request_id] = entry
-            else:
-                self._admit(entry)
 
-    def _release(self, entry: Entry[T]) -> None:
-        if not entry.out:
-            self._discard(entry)
-        self._set_ready(entry, False)
-        self._next = None
-        del self._table[entry.facts.request_id]
+    def _adopt(self, old: Entry[T]) -> None:
+        entry = self._make(old.item, old.facts, old.seq, old.processed)
+        entry.cost, entry.deferred, entry.bypasses = old.cost, old.deferred, old.bypasses
+        if old.out:
+            entry.out, entry.aged = True, old.aged
+            self._table[entry.facts.request_id] = entry
+        else:
+            self._admit(entry)
 
     def _check(self) -> None:
-        stored = [entry for fifo in self._lanes.values() for entry in (*fifo, *fifo.hidden())]
+        stored = [entry for lane in self._lanes.values() for entry in lane]
+        aside = [entry for entry in self._aside.values() if not entry.stored and not entry.out]
         waiting = [entry for entry in self._table.values() if not entry.out]
-        assert {id(entry) for entry in stored} == {id(entry) for entry in waiting}, "table and lanes disagree"
-        assert len(stored) == len(waiting) == len(self), "a request is stored twice"
-        for fifo in self._lanes.values():
-            fifo._check()
-            members = [entry for entry in self._table.values() if entry.home is fifo]
-            assert fifo.ready == sum(entry.ready for entry in members), "ready requests are counted wrongly"
-            assert all(entry.home is fifo for entry in fifo), "a request is in the wrong lane"
+        assert {id(entry) for entry in (*stored, *aside)} == {id(entry) for entry in waiting}, (
+            "table and lanes disagree"
+        )
+        assert len(stored) + len(self._aside) == len(waiting) == len(self), "a request is stored twice"
+        for lane in self._lanes.values():
+            self._check_lane(lane)
         assert not any(entry.ready and entry.deferred for entry in self._table.values()), "deferred, yet ready"
-        assert len({id(entry) for entry in self._ordered()}) == len(self) - sum(
-            len(fifo.hidden()) for fifo in self._lanes.values()
-        ), "the order leaves requests out"
-        assert next(self._ordered(), None) is self._choose(), "the order does not begin with the next request"
+        order = list(self._ordered())
+        assert sorted(order) == sorted(stored), "the order leaves requests out"
+        assert next(iter(order), None) is self._choose(), "the order does not begin with the next request"
         assert self._next is None or self._next is self._choose(), "the order changed within a step"
 
-
-def _gauge(fifo: Fifo[T]) -> LaneGauge:
-    oldest = fifo.oldest()
-    return LaneGauge(len(fifo), fifo.tokens, None if oldest is None else oldest.facts.arrival_s)
+    def _check_lane(self, lane: LaneFifo[T]) -> None:
+        lane._check()
+        assert all(entry.home is lane for entry in lane), "a request is in the wrong lane"
+        members = [entry for entry in self._table.values() if entry.home is lane]
+        waiting = [entry for entry in members if not entry.out]
+        assert lane.ready == sum(entry.ready for entry in members), "ready requests are counted wrongly"
+        assert lane.size == len(waiting), "waiting requests are counted wrongly"
+        assert lane.tokens == sum(entry.length for entry in waiting), "tokens do not add up"
 
 
 def transfer(old: PolicyQueue[T], new: PolicyQueue[T]) -> None:
     """Move all requests, waiting and out, from `old` to the empty `new`, which re-orders them once.
 
-    Each keeps its arrival and its facts (so its cost stays frozen); the counters go along. `old` is empty
-    afterwards. To be called between steps. O(n log n).
+    Each keeps its arrival, its facts and its frozen cost; the counters go along. `old` is empty afterwards.
+    To be called between steps. O(n log n).
     """
     if not (isinstance(old, StoredQueue) and isinstance(new, StoredQueue)):
         raise TypeError("transfer moves requests between the queues that make_queue makes")

@@ -27,6 +27,7 @@ from prefleet_runtime.governor import Governor
 from prefleet_runtime.sim.cost_model import EngineProfile
 from prefleet_runtime.sim.engine import Engine
 from prefleet_runtime.sim.protocol import (
+    PRIORITY_HEADER,
     Answer,
     ApiError,
     CompletionCall,
@@ -106,7 +107,7 @@ class SimulatedServer:
         arrival_s = clock()
         if self.draining:
             raise ApiError(503, "The server is shutting down: send the request to another one.")
-        call = parse_completion(await http.read(), self._model)
+        call = parse_completion(await http.read(), self._model, http.headers.get(PRIORITY_HEADER))
         self._refuse_flood()
         completion_id = f"cmpl-{uuid.uuid4().hex}"
         requests = make_requests(call, completion_id, arrival_s)
@@ -249,6 +250,7 @@ def make_requests(call: CompletionCall, completion_id: str, arrival_s: float) ->
             arrival_s=arrival_s,
             remote_kv=call.remote_kv is not None,
             keep_kv=call.keep_kv,
+            client_priority=call.priority,
         )
         for index, (prompt, max_tokens) in enumerate(sizes)
     ]

@@ -5,7 +5,8 @@ English; nothing reads the text); a prompt given as token ids counts its ids. Th
 text " k": " 1", " 2", ... Answers end with finish_reason "length", since the simulator knows no EOS.
 
 Ignored knowingly, since they choose among tokens that are not there: temperature, top_p, top_k, seed, stop,
-penalties, logit_bias, ignore_eos, min_tokens. `priority` is ignored too: a client's priority is not trusted.
+penalties, logit_bias, ignore_eos, min_tokens. `priority`, or the header X-Vllm-Priority in its place, is handed
+to the queue, which heeds it only if the policy trusts clients; as in vLLM, a header that is no number is passed over.
 Refused with a sentence: what would change the shape of an answer (`REFUSED`). Pure: no I/O, no clock.
 """
 
@@ -15,8 +16,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+PRIORITY_HEADER = "X-Vllm-Priority"
 BYTES_PER_TOKEN = 4
 DEFAULT_MAX_TOKENS = 16
+MAX_PRIORITY = 2**63 - 1
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -77,10 +80,11 @@ class CompletionCall:
     include_usage: bool
     keep_kv: bool
     remote_kv: RemoteKv | None
+    priority: int
 
 
-def parse_completion(body: bytes, model: ServedModel) -> CompletionCall:
-    """Check a request body.
+def parse_completion(body: bytes, model: ServedModel, priority_header: str | None = None) -> CompletionCall:
+    """Check a request body; `priority_header` is the value of `PRIORITY_HEADER`, if it was sent.
 
     Raises:
         ApiError: 400 or 404 with a sentence that names the field.
@@ -102,6 +106,7 @@ def parse_completion(body: bytes, model: ServedModel) -> CompletionCall:
         include_usage=_include_usage(raw.get("stream_options"), stream),
         keep_kv=keep_kv,
         remote_kv=remote_kv,
+        priority=_priority(raw, priority_header),
     )
 
 
@@ -167,6 +172,17 @@ def _max_tokens(raw: dict[str, Any], length: int, max_model_len: int) -> int:
             "max_tokens" if room > 0 else "prompt",
         )
     return wanted
+
+
+def _priority(raw: dict[str, Any], header: str | None) -> int:
+    """What the client wants, lower first: the header's number goes before the body's."""
+    wanted = raw.get("priority", 0)
+    if type(wanted) is not int or abs(wanted) > MAX_PRIORITY:
+        raise ApiError(400, f"priority must be a whole number of 64 bits, got {wanted!r}.", "priority")
+    try:
+        return wanted if header is None else int(header)
+    except ValueError:
+        return wanted
 
 
 def _boolean(raw: dict[str, Any], name: str) -> bool:

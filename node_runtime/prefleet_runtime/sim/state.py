@@ -39,7 +39,8 @@ class RequestState(Enum):
 class SimRequest:
     """One request and its progress.
 
-    `remote_kv`: the prompt's KV is fetched from another pod; `keep_kv`: it is kept for one at the end.
+    `remote_kv`: the prompt's KV is fetched from another pod; `keep_kv`: it is kept for one at the end;
+    `client_priority`: what the client asked for.
     `computed`: tokens whose KV exists; `prefill_until`: the count at which prefill is complete (a preempted
     request recomputes its prompt and its own output).
     """
@@ -50,6 +51,7 @@ class SimRequest:
     arrival_s: float
     remote_kv: bool = False
     keep_kv: bool = False
+    client_priority: int = 0
     computed: int = 0
     generated: int = 0
     preemptions: int = 0
@@ -75,6 +77,7 @@ class SimRequest:
             arrival_s=self.arrival_s,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.prompt_tokens - 1 if self.remote_kv else 0,
+            client_priority=self.client_priority,
             started=self.preemptions > 0,
         )
 

@@ -12,11 +12,12 @@ output after it. A step, always on the engine's thread:
 3. heads that found no room in the KV cache, of which no more is free now than then, step aside, while
    something runs and something else waits;
 4. the engine schedules;
-5. what it took from the queue is committed, in that order, with the wait since the request arrived.
+5. what it took from the queue is committed, in that order, with the wait since the request arrived; if the step
+   carries prefill, all its tokens count as work done, by which `hrrn` ages.
 
 `kv_holding_waiting` (requests that hold KV blocks already) stays the engine's own, first come first served.
 
-Left out: the step budget, and priorities set by clients (`--scheduling-policy priority` is refused).
+Left out: the step budget, and the engine's own order by priorities (`--scheduling-policy priority` is refused).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -35,12 +35,13 @@ class Steps:
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
         self._began: deque[tuple[SchedulerOutput, float]] = deque(maxlen=STEPS_IN_FLIGHT)
         self._last_end_s = 0.0
+        self._processed_prefill_tokens = 0
 
     def prepare(self, now: float) -> None:
         """Before `schedule()`: fix the order of the step that begins at `now`."""
         self.governor.refresh_heads(self.cached_tokens, self._heads)
         self._mark_deferred()
-        self.governor.begin_step(now)
+        self.governor.begin_step(now, self._processed_prefill_tokens)
         self._step_aside()
 
     def commit(self, output: SchedulerOutput, now: float, began_s: float) -> None:
@@ -50,6 +51,8 @@ class Steps:
             self.waiting.no_room.pop(request_id, None)
             left = request.num_tokens - request.num_computed_tokens + scheduled
             self.governor.dispatched(request_id, now, max(1, left))
+        if carries_prefill(output, self._scheduler.requests):
+            self._processed_prefill_tokens += output.total_num_scheduled_tokens
         self._began.append((output, began_s))
 
     def end(self, output: SchedulerOutput) -> None:
@@ -96,6 +99,21 @@ class Steps:
     def _has_no_room(self, request: Request) -> bool:
         free_then = self.waiting.no_room.get(request.request_id)
         return free_then is not None and self._free_blocks() <= free_then
+
+
+def carries_prefill(output: SchedulerOutput, requests: Mapping[str, Request]) -> bool:
+    """Whether a step computes any part of a prompt, or recomputes what a preempted request had.
+
+    To be asked after `schedule()`, which counts the step's tokens as computed already, and before its output is
+    in. Those taken from the queue come last, so a look from the end is short unless all requests decode.
+    """
+    return any(_prefills(requests[name], tokens) for name, tokens in reversed(output.num_scheduled_tokens.items()))
+
+
+def _prefills(request: Request, tokens: int) -> bool:
+    # A decode has everything computed but its last token, under asynchronous scheduling even that.
+    computed = request.num_computed_tokens - tokens
+    return bool(computed < max(request.num_prompt_tokens, request.num_tokens - 1))
 
 
 def _taken_from_queue(output: SchedulerOutput) -> Iterator[tuple[str, int]]:

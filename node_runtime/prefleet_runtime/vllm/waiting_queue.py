@@ -10,8 +10,13 @@ Only translation happens here. Four things differ from vLLM's own queues:
 - a popped request that moves to `kv_holding_waiting` (its KV cache is on its way) stays "out" of the
   governor's queue until it is scheduled or aborted.
 
-A client's priority is not looked at. A request that was preempted, or that comes back as the continuation of
-a session, is marked as started and goes first.
+A request that was preempted is marked as started and goes first. The continuation of a session does so without
+us: it holds KV blocks, and the engine drains `kv_holding_waiting` before this queue.
+
+A client's priority (the field `priority` of its request, or the header X-Vllm-Priority) is told to the queue,
+which heeds it only if the policy trusts clients; its sign alone counts. The engine lets any value through: the
+help of its API says that one other than 0 is an error under `--scheduling-policy fcfs`, its code (0.32) does not
+check. Whom the engine preempts is its own business: the last that started, whatever its priority.
 """
 
 from __future__ import annotations
@@ -92,6 +97,7 @@ def facts_of(request: Request, cached_tokens: int) -> RequestFacts:
         arrival_s=request.arrival_time,
         prompt_tokens=request.num_prompt_tokens,
         cached_tokens=cached_tokens,
+        client_priority=request.priority,
         started=has_started(request),
         deferred=is_deferred(request),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StrictBool
 
 from prefleet_operator.api.arguments import (
     NO_DATA_PARALLEL,
@@ -35,7 +35,14 @@ class SchedulingPolicy(StrEnum):
     """Queue policies, as users name them."""
 
     SHORT_REQUEST_FIRST = "ShortRequestFirst"
+    PROMOTE_SHORTEST = "PromoteShortest"
+    HRRN = "HRRN"
     FCFS = "FCFS"
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether it tells short requests from long ones, and so has values to tune."""
+        return self is SchedulingPolicy.SHORT_REQUEST_FIRST
 
 
 class LengthMeasure(StrEnum):
@@ -227,19 +234,24 @@ class RoleSpec(Model):
 
 
 class SchedulingSpec(Model):
-    """How the prefill queue is ordered. Under FCFS a pinned threshold and wait are kept, unused, for the way
-    back."""
+    """How the prefill queue is ordered. threshold, longMaxWait and agedShare belong to ShortRequestFirst; under
+    another policy they are kept, unused, for the way back."""
 
     policy: SchedulingPolicy = SchedulingPolicy.SHORT_REQUEST_FIRST
+    """ShortRequestFirst: requests up to the threshold before longer ones. PromoteShortest: the shortest first, the
+    rest as they came. HRRN: by the work done since a request arrived over its own. FCFS: as they came."""
     threshold: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Tokens of the longest short request; tuned if left out."""
     long_max_wait: Annotated[DurationText, duration_between("0s", "24h", "8s")] | None = None
     """How long a long request waits before it may overtake short ones; 0s turns that off; tuned if left out.
     Under saturation a long request can wait longer: agedShare bounds how much of the work overtakes."""
     length: LengthMeasure = LengthMeasure.UNCACHED
-    """Uncached: prompt tokens less the prefix-cache hit. Prompt: all of them."""
+    """Uncached: prompt tokens less the prefix-cache hit. Prompt: all of them. HRRN always counts uncached tokens."""
     aged_share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """The most that long requests past longMaxWait may take of the prefill tokens while short ones wait."""
+    trust_client_priority: StrictBool = False
+    """Whether a request to which its client gave a negative priority goes first. Otherwise what clients say of
+    priorities is ignored: whoever may send requests could put its own before all others."""
 
     @property
     def long_max_wait_s(self) -> float | None:
@@ -319,7 +331,7 @@ def _roles_fit(spec: PrefillPolicySpec) -> bool:
 def _pinned_where_not_tuned(spec: PrefillPolicySpec) -> bool:
     return (
         spec.tuning.mode is not TuningMode.OFF
-        or spec.scheduling.policy is not SchedulingPolicy.SHORT_REQUEST_FIRST
+        or not spec.scheduling.policy.has_threshold
         or (spec.scheduling.threshold is not None and spec.scheduling.long_max_wait is not None)
     )
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from prefleet_runtime.contract import PolicyName, RuntimePolicy
+from prefleet_runtime.contract import RuntimePolicy
 
 from prefleet_operator.api import (
     Condition,
@@ -30,12 +30,11 @@ from prefleet_operator.api import (
     PrefillPolicySpec,
     PrefillPolicyStatus,
     Role,
-    SchedulingPolicy,
     format_duration,
 )
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Stale
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.runtime_policy import to_runtime_policy
+from prefleet_operator.core.runtime_policy import to_runtime_policy, to_scheduling_policy
 from prefleet_operator.core.status import (
     FALSE,
     TRUE,
@@ -130,11 +129,11 @@ def recall_memory(situation: Situation, now: float) -> TunerMemory:
 
 def describe_effective(policy: RuntimePolicy) -> EffectiveStatus:
     """The live policy in the resource's own words."""
-    short_first = policy.policy is PolicyName.SHORT_REQUEST_FIRST
+    split = policy.policy.has_threshold
     return EffectiveStatus(
-        policy=SchedulingPolicy.SHORT_REQUEST_FIRST if short_first else SchedulingPolicy.FCFS,
-        threshold=policy.threshold if short_first else None,
-        long_max_wait=format_duration(policy.long_max_wait_ms / 1000) if short_first else None,
+        policy=to_scheduling_policy(policy.policy),
+        threshold=policy.threshold if split else None,
+        long_max_wait=format_duration(policy.long_max_wait_ms / 1000) if split else None,
         generation=policy.generation,
     )
 
@@ -270,8 +269,8 @@ def _why(situation: Situation, decision: TuningDecision, effective: EffectiveSta
 
 def describe_setting(effective: EffectiveStatus) -> str:
     """The setting in a few words."""
-    if effective.policy is SchedulingPolicy.FCFS:
-        return "FCFS"
+    if not effective.policy.has_threshold:
+        return effective.policy.value
     return f"{effective.policy.value} with threshold {effective.threshold} and longMaxWait {effective.long_max_wait}"
 
 

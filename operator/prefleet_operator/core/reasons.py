@@ -14,7 +14,7 @@ class Reason(StrEnum):
 
     # Tuning as a whole.
     TUNING_OFF = "TuningOff"
-    POLICY_IS_FCFS = "PolicyIsFCFS"
+    NOTHING_TO_TUNE = "NothingToTune"
     METRICS_MISSING = "MetricsMissing"
     METRICS_STALE = "MetricsStale"
     PINNED = "Pinned"

@@ -1,7 +1,6 @@
 """From a decision to the document that prefill and mixed pods read.
 
-Decode pods get the same generation and always run first come first served, since their queue holds requests
-whose prefill is done; that document is derived where the ConfigMap is rendered.
+Decode pods get a document of their own with the same generation, derived where the ConfigMap is rendered.
 """
 
 from __future__ import annotations
@@ -13,8 +12,11 @@ from prefleet_operator.core.tuning import TuningDecision
 
 _POLICY_NAMES = {
     SchedulingPolicy.FCFS: PolicyName.FCFS,
+    SchedulingPolicy.PROMOTE_SHORTEST: PolicyName.PROMOTE_SHORTEST,
+    SchedulingPolicy.HRRN: PolicyName.HRRN,
     SchedulingPolicy.SHORT_REQUEST_FIRST: PolicyName.SHORT_REQUEST_FIRST,
 }
+_USERS_NAMES = {name: policy for policy, name in _POLICY_NAMES.items()}
 _LENGTH_KINDS = {LengthMeasure.UNCACHED: LengthKind.UNCACHED, LengthMeasure.PROMPT: LengthKind.PROMPT}
 
 
@@ -27,4 +29,10 @@ def to_runtime_policy(decision: TuningDecision, spec: PrefillPolicySpec, generat
         long_max_wait_ms=round(decision.long_max_wait_s * 1000),
         aged_share=spec.scheduling.aged_share,
         length=_LENGTH_KINDS[spec.scheduling.length],
+        trust_client_priority=spec.scheduling.trust_client_priority,
     )
+
+
+def to_scheduling_policy(name: PolicyName) -> SchedulingPolicy:
+    """The policy of a document, as users name it."""
+    return _USERS_NAMES[name]

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy
+from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, TuningMode
 from prefleet_operator.core.histogram import QuantileInterval, Shares, quantile_interval, shares_below
 from prefleet_operator.core.observed import HistogramSnapshot, Missing, Reading, Sample, Stale
 from prefleet_operator.core.reasons import Reason
@@ -164,7 +164,9 @@ def _unmeasured(lengths: Reading[HistogramSnapshot], spec: PrefillPolicySpec, me
             reason, told = Reason.LEARNING_LENGTHS, needed
     if memory.threshold is None:
         memory = replace(memory, policy=SchedulingPolicy.FCFS)
-        return ThresholdOutcome(memory, Finding(None, reason, f"{told}; FCFS runs until a threshold is known"))
+        advises = spec.tuning.mode is TuningMode.ADVISE
+        until = "nothing is advised" if advises else "FCFS runs"
+        return ThresholdOutcome(memory, Finding(None, reason, f"{told}; {until} until a threshold is known"))
     return ThresholdOutcome(
         memory, Finding(memory.threshold, reason, f"{told}; the threshold {memory.threshold:,} holds")
     )

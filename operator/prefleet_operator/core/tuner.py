@@ -1,9 +1,10 @@
 """The tuner: (metrics, spec, memory, now) -> (decision, memory).
 
 Order: the threshold first (`threshold.py`), the wait limit second (`wait.py`). What the two advise becomes
-effective in mode Auto under ShortRequestFirst. In mode Advise it is only reported, the fleet runs what the
-spec pins, or FCFS without a pinned threshold, and what would move is remembered as if it had. In mode Off,
-and with the policy FCFS outside Advise, nothing is computed beyond the band, and the memory stays as it is.
+effective in mode Auto under ShortRequestFirst, the one policy with values to tune. In mode Advise it is only
+reported, whatever the policy, and what would move is remembered as if it had; the fleet runs what the spec
+says, or FCFS where that is ShortRequestFirst without a threshold. In mode Off, and in mode Auto under another
+policy, nothing is computed beyond the band, and the memory stays as it is.
 
 Invariants: pure; a pinned value never moves; missing or stale metrics move nothing; the same inputs give
 the same decision, so a restart that recalls the memory changes nothing.
@@ -21,19 +22,18 @@ from prefleet_operator.core.tuning import Finding, TunerMemory, TuningDecision, 
 from prefleet_operator.core.wait import WaitOutcome, decide_wait, pinned_wait
 
 FCFS = SchedulingPolicy.FCFS
-SHORT_REQUEST_FIRST = SchedulingPolicy.SHORT_REQUEST_FIRST
 
 
 def decide(
     metrics: FleetMetrics, spec: PrefillPolicySpec, memory: TunerMemory, now: float
 ) -> tuple[TuningDecision, TunerMemory]:
     """One decision. `now` in Unix seconds; `metrics` over the window of the spec."""
-    mode, fcfs = spec.tuning.mode, spec.scheduling.policy is FCFS
+    mode, policy = spec.tuning.mode, spec.scheduling.policy
     if mode is TuningMode.OFF:
         return _untuned(metrics, spec, Reason.TUNING_OFF, "spec.tuning.mode is Off"), memory
-    if fcfs and mode is TuningMode.AUTO:
-        told = "spec.scheduling.policy is FCFS, which has nothing to tune"
-        return _untuned(metrics, spec, Reason.POLICY_IS_FCFS, told), memory
+    if mode is TuningMode.AUTO and not policy.has_threshold:
+        told = f"spec.scheduling.policy is {policy.value}, which has nothing to tune"
+        return _untuned(metrics, spec, Reason.NOTHING_TO_TUNE, told), memory
     threshold = decide_threshold(metrics.lengths, spec, _pinned_threshold(spec), memory, now)
     wait = _decide_wait(metrics, spec, threshold.memory, now)
     decision = _effective(spec, threshold, wait)
@@ -62,7 +62,7 @@ def _decide_wait(metrics: FleetMetrics, spec: PrefillPolicySpec, memory: TunerMe
     pinned_s = spec.scheduling.long_max_wait_s
     if spec.tuning.mode is TuningMode.ADVISE:
         policy, _, running_s = _as_pinned(spec)
-        return decide_wait(metrics, spec, None if policy is FCFS else running_s, memory, now)
+        return decide_wait(metrics, spec, running_s if policy.has_threshold else None, memory, now)
     if pinned_s is not None:
         return pinned_wait(pinned_s, memory)
     running = None if memory.policy is FCFS else memory.long_max_wait_s
@@ -76,8 +76,8 @@ def _effective(spec: PrefillPolicySpec, threshold: ThresholdOutcome, wait: WaitO
         policy, tokens, wait_s = _as_pinned(spec)
     return TuningDecision(
         policy=policy,
-        threshold=None if policy is FCFS else tokens,
-        long_max_wait_s=0.0 if policy is FCFS else wait_s,
+        threshold=tokens if policy.has_threshold else None,
+        long_max_wait_s=wait_s if policy.has_threshold else 0.0,
         advised_policy=advised.policy or FCFS,
         threshold_finding=threshold.finding,
         wait_finding=wait.finding,
@@ -93,11 +93,13 @@ def _pinned_threshold(spec: PrefillPolicySpec) -> int | None:
 
 
 def _as_pinned(spec: PrefillPolicySpec) -> tuple[SchedulingPolicy, int | None, float]:
-    """What runs on the spec alone: its pins, or FCFS without a threshold."""
+    """What runs on the spec alone: its policy with its pins, or FCFS where a threshold is needed and not pinned."""
     scheduling = spec.scheduling
-    if scheduling.policy is FCFS or scheduling.threshold is None:
+    if not scheduling.policy.has_threshold:
+        return scheduling.policy, None, 0.0
+    if scheduling.threshold is None:
         return FCFS, None, 0.0
-    return SHORT_REQUEST_FIRST, scheduling.threshold, scheduling.long_max_wait_s or 0.0
+    return scheduling.policy, scheduling.threshold, scheduling.long_max_wait_s or 0.0
 
 
 def _valley(study: LengthStudy | None) -> int | None:

@@ -82,7 +82,8 @@ class TuningMove:
 class TuningDecision:
     """What the fleet is to run, and why.
 
-    `policy`, `threshold` (tokens, None under FCFS) and `long_max_wait_s` (0 without promotion) are effective.
+    `policy`, `threshold` (tokens, None under a policy that has none) and `long_max_wait_s` (0 without promotion) are
+    effective.
     The findings and `advised_policy` are what the tuner itself holds right: in Auto mode the same, in Advise
     mode only reported. `moves` is empty where nothing effective changed.
     """
@@ -107,7 +108,7 @@ class TuningDecision:
     def leading(self) -> Finding:
         """What the Tuned condition names: the threshold's finding, or the wait's if only it is unsettled."""
         threshold, wait = self.threshold_finding, self.wait_finding
-        wait_matters = self.advised_policy is not SchedulingPolicy.FCFS and not wait.settled
+        wait_matters = self.advised_policy.has_threshold and not wait.settled
         return wait if threshold.settled and wait_matters else threshold
 
     @property
@@ -198,11 +199,13 @@ def _moved_at(value: TunedValue | None) -> int | None:
 
 
 def _adopted(live: RuntimePolicy, now: float) -> TunerMemory:
-    short_first = live.policy is PolicyName.SHORT_REQUEST_FIRST
+    """The tuner sets ShortRequestFirst or FCFS: another policy is the user's, and teaches nothing."""
+    if not live.policy.has_threshold:
+        return TunerMemory(policy=SchedulingPolicy.FCFS if live.policy is PolicyName.FCFS else None)
     return TunerMemory(
-        policy=SchedulingPolicy.SHORT_REQUEST_FIRST if short_first else SchedulingPolicy.FCFS,
+        policy=SchedulingPolicy.SHORT_REQUEST_FIRST,
         threshold=live.threshold,
-        threshold_moved_at_s=None if live.threshold is None else int(now),
+        threshold_moved_at_s=int(now),
         long_max_wait_s=live.long_max_wait_ms / 1000,
         wait_moved_at_s=int(now) if live.long_max_wait_ms else None,
     )

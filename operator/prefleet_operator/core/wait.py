@@ -13,7 +13,7 @@ Algorithm
    user has lowered it) is cut at once.
 
 Invariants: a pinned limit never moves; nothing moves on missing or stale waits except by the cut of 4 and
-by a fresh oldest wait of 3; under FCFS nothing moves.
+by a fresh oldest wait of 3; without a threshold in force nothing moves.
 Left out: the choice by replay.
 """
 
@@ -60,14 +60,15 @@ def decide_wait(
 ) -> WaitOutcome:
     """Rules 3 and 4 for a limit that is not pinned.
 
-    `running_s`: the limit under which the waits were measured (0: none), or None where the fleet runs FCFS.
+    `running_s`: the limit under which the waits were measured (0: none), or None where the fleet runs a policy
+    without a threshold.
     """
     present, ceiling = memory.long_max_wait_s, _ceiling(spec)
     if present > ceiling:
         told = f"the limit {_s(present)} lies above 0.9 of slo.longQueueWait and is cut to {_s(ceiling)}"
         return _set(memory, ceiling, now, Reason.SLO_LOWERED, told)
     if running_s is None:
-        return _hold(memory, Reason.LEARNING_WAITS, "under FCFS no request waits as a long one")
+        return _hold(memory, Reason.LEARNING_WAITS, "while no threshold is in force, no request waits as a long one")
     slo_s = spec.slo.long_queue_wait_s
     if present == 0 and (worst_s := _wait_beyond(metrics, slo_s)) is not None:
         told = f"a long request waited {_s(worst_s)} or more, above slo.longQueueWait {_s(slo_s)}"

@@ -1,7 +1,8 @@
 """The policy ConfigMap: what the runtime in every pod of a fleet reads.
 
 Two files of one generation: `policy.json` for prefill and mixed pods, `decode.json` for decode pods,
-which is always first come first served: their queue holds requests whose prefill is done.
+which is always first come first served: their queue holds requests whose prefill is done. Clients' priorities
+count in both or in neither.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ def render_policy_config_map(fleet: str, namespace: str, policy: RuntimePolicy) 
         },
         "data": {
             POLICY_FILE: policy.to_json(),
-            DECODE_POLICY_FILE: RuntimePolicy(generation=policy.generation).to_json(),
+            DECODE_POLICY_FILE: _decode_policy(policy).to_json(),
         },
     }
+
+
+def _decode_policy(policy: RuntimePolicy) -> RuntimePolicy:
+    return RuntimePolicy(generation=policy.generation, trust_client_priority=policy.trust_client_priority)

@@ -1,5 +1,7 @@
 """`make demo`: the whole path on one machine, from helm install to a tuned fleet, with its figures.
 
+FCFS first, then the policy that POLICY names.
+
 Pods run as processes (there is no container engine): the control plane, the operator, the runtime, Prometheus and
 Helm are real, the simulated engines say that they are simulated.
 """
@@ -17,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from prefleet_operator.api import SchedulingPolicy
 from rich.console import Console
 
 from tests.support.binaries import ToolMissing, ensure
@@ -70,6 +73,9 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--engine", choices=("simulator", "vllm"), default="simulator")
+    policies = [policy.value for policy in SchedulingPolicy]
+    default = SchedulingPolicy.SHORT_REQUEST_FIRST.value
+    parser.add_argument("--policy", choices=policies, default=default, help="what runs after FCFS, beside it")
     parser.add_argument("--trace", type=Path, help="an Azure LLM inference CSV or a Mooncake JSONL to replay")
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     return parser
@@ -88,7 +94,8 @@ def _demo(options: argparse.Namespace, folder: Path, show: Show) -> None:
         fleet.apply(FCFS)
         fleet.wait_for("Ready", engine.ready_timeout_s, show.line)
         fleet.wait_for("PolicyActive", 60, show.line)
-        measured = asyncio.run(measure(fleet, stack.prometheus_url, options.trace, show))
+        policy = SchedulingPolicy(options.policy)
+        measured = asyncio.run(measure(fleet, policy, stack.prometheus_url, options.trace, show))
         show.close()
         _report(measured, stack, show.console)
         show.console.print(f"the demo took {time.monotonic() - began:.0f} s")
@@ -106,10 +113,10 @@ def _engine(name: str, folder: Path, show: Show) -> tuple[Engine, Path | None]:
 
 def _report(measured: Measured, stack: Stack, console: Console) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
-    print_tables(console, measured.summary)
+    print_tables(console, measured.summary, measured.titles)
     console.print(stack.plane.kubectl("get", "pp", "-n", NAMESPACE), highlight=False)
     (RESULTS / "summary.json").write_text(measured.summary.to_json())
-    draw(measured.summary, measured.outcomes, RESULTS / "demo.png")
+    draw(measured.summary, measured.titles, measured.outcomes, RESULTS / "demo.png")
     console.print(f"figures: {RESULTS / 'summary.json'}   picture: {RESULTS / 'demo.png'}")
 
 

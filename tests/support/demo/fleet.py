@@ -1,7 +1,8 @@
 """The fleet that the demo serves, as its user sees it: one PrefillPolicy, applied and read with kubectl.
 
 Two fleets are known: two simulated prefill pods with one decode pod, and two real vLLM pods that do both on
-the CPU. Each is applied twice, first under FCFS and then tuned; nothing else of the resource changes.
+the CPU. Each is applied twice, first under FCFS and then under the policy that is to be shown, with everything that
+it leaves open tuned; nothing else of the resource changes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from prefleet_operator.api import SchedulingPolicy
 
 from tests.support.demo.client import Target
 from tests.support.plane.plane import ControlPlane
@@ -43,13 +46,13 @@ class Engine:
     wait_quantile: str
     ready_timeout_s: float
 
-    def tuned(self) -> dict[str, Any]:
+    def shown(self, policy: SchedulingPolicy) -> dict[str, Any]:
         """The second half of the demo: everything left to the tuner, at a pace that a demo can show."""
-        return {"scheduling": {"policy": "ShortRequestFirst"}, "tuning": self._tuning()}
+        return {"scheduling": {"policy": policy.value}, "tuning": self._tuning()}
 
-    def edited(self) -> dict[str, Any]:
-        """A small edit of the tuned spec, which every pod must follow."""
-        return {"scheduling": {"policy": "ShortRequestFirst", "agedShare": 0.2}, "tuning": self._tuning()}
+    def edited(self, policy: SchedulingPolicy) -> dict[str, Any]:
+        """A small edit of what is shown, which every pod must follow."""
+        return {"scheduling": {"policy": policy.value, "trustClientPriority": True}, "tuning": self._tuning()}
 
     def _tuning(self) -> dict[str, Any]:
         return {

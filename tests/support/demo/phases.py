@@ -1,4 +1,6 @@
-"""The demo's measured part: replay under FCFS, switch to tuned, let it settle, replay the same again.
+"""The demo's measured part: replay under FCFS, switch the policy, let it settle, replay the same again.
+
+A policy with a threshold settles while other traffic teaches the tuner; any other at once, when every pod runs it.
 
 Everything here talks to the fleet as a user would: requests to its Services, kubectl, Prometheus queries.
 """
@@ -15,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prefleet_operator.api import parse_duration
+from prefleet_operator.api import SchedulingPolicy, parse_duration
 from prefleet_runtime.sim.cost_model import DEFAULT_PROFILE
 
 from tests.support.demo.client import Outcome, Replay, Target, figures
-from tests.support.demo.fleet import NAME, Fleet
+from tests.support.demo.fleet import NAME, POLL_S, Fleet
 from tests.support.demo.progress import Show
 from tests.support.demo.report import Summary, band_of
 from tests.support.demo.workload import Request, bursty_mix, trace_requests
@@ -40,32 +42,46 @@ ServiceTime = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Both phases' outcomes and what the demo says of them."""
+    """Both phases' outcomes, how people call the phases, and what the demo says of them."""
 
     summary: Summary
+    titles: dict[str, str]
     outcomes: dict[str, Sequence[Outcome]]
 
 
-async def measure(fleet: Fleet, prometheus_url: str, trace: Path | None, show: Show) -> Measured:
-    """Run both phases."""
+async def measure(
+    fleet: Fleet, policy: SchedulingPolicy, prometheus_url: str, trace: Path | None, show: Show
+) -> Measured:
+    """Run both phases, the second one under `policy`."""
+    titles = phase_titles(policy)
     target = fleet.target()
     service_s = simulated_service_s if fleet.engine.decode_role else await _calibrate(target, show)
     requests = _workload(trace, service_s, fleet.engine.longest, SEED, PHASE_S)
     outcomes: dict[str, Sequence[Outcome]] = {}
     waits: dict[str, dict[str, float | None]] = {}
 
-    outcomes["fcfs"] = await _replay("FCFS", requests, target, fleet, show)
+    outcomes["fcfs"] = await _replay(titles["fcfs"], requests, target, fleet, show)
     waits["fcfs"] = _waits_p95(prometheus_url, PHASE_S)
-    await asyncio.to_thread(fleet.apply, fleet.engine.tuned())
-    await _settle(trace, service_s, target, fleet, show)
-    outcomes["tuned"] = await _replay("tuned", requests, target, fleet, show)
+    await asyncio.to_thread(fleet.apply, fleet.engine.shown(policy))
+    if policy.has_threshold:
+        await _settle(trace, service_s, target, fleet, show)
+    else:
+        await asyncio.to_thread(_await_policy, fleet, policy, show)
+    outcomes["tuned"] = await _replay(titles["tuned"], requests, target, fleet, show)
     waits["tuned"] = _waits_p95(prometheus_url, PHASE_S)
 
     active = await asyncio.to_thread(_policy_active, fleet)
     status = await asyncio.to_thread(fleet.status)
-    propagation_s = await asyncio.to_thread(_propagation_s, fleet, show)
+    propagation_s = await asyncio.to_thread(_propagation_s, fleet, policy, show)
     summary = _summary(fleet, trace, status, active, propagation_s, outcomes, waits)
-    return Measured(summary, outcomes)
+    return Measured(summary, titles, outcomes)
+
+
+def phase_titles(policy: SchedulingPolicy) -> dict[str, str]:
+    """How people call the two phases; the second runs `policy`."""
+    if policy.has_threshold:
+        return {"fcfs": "FCFS", "tuned": "tuned"}
+    return {"fcfs": "FCFS", "tuned": "FCFS again" if policy is SchedulingPolicy.FCFS else policy.value}
 
 
 def simulated_service_s(prompt_tokens: int) -> float:
@@ -114,11 +130,11 @@ async def _replay(
     return replay.outcomes
 
 
-def _propagation_s(fleet: Fleet, show: Show) -> float:
+def _propagation_s(fleet: Fleet, policy: SchedulingPolicy, show: Show) -> float:
     """Seconds from an edit of the resource until every pod reports the newer generation."""
     generation = fleet.status()["effective"]["generation"]
     began = time.monotonic()
-    fleet.apply(fleet.engine.edited())
+    fleet.apply(fleet.engine.edited(policy))
     reached = fleet.wait_for_generation_after(generation, PROPAGATION_TIMEOUT_S)
     propagation_s = time.monotonic() - began
     show.line(f"after one more edit every pod reports generation {reached}: {propagation_s:.1f} s", keep=True)
@@ -135,6 +151,16 @@ async def _settle(trace: Path | None, service_s: ServiceTime, target: Target, fl
         await _replay("settling", requests, target, fleet, show)
         if (await asyncio.to_thread(fleet.status)).get("effective", {}).get("longMaxWait"):
             return
+
+
+def _await_policy(fleet: Fleet, policy: SchedulingPolicy, show: Show) -> None:
+    """Until the operator has set the policy and every pod runs it."""
+    deadline = time.monotonic() + PROPAGATION_TIMEOUT_S
+    while (found := fleet.status().get("effective", {}).get("policy")) != policy.value:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the fleet runs {found} and not {policy.value} after {PROPAGATION_TIMEOUT_S:.0f} s")
+        time.sleep(POLL_S)
+    fleet.wait_for("PolicyActive", PROPAGATION_TIMEOUT_S, show.line)
 
 
 def _policy_active(fleet: Fleet) -> bool:

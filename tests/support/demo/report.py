@@ -1,14 +1,16 @@
 """What the demo ends with: a table, a picture and the same figures as JSON.
 
 The lane split is fixed for both phases (`split_tokens`), so that a request is short or long whatever policy
-it met. TTFT is what the clients saw; queue waits are what the runtime's own histograms say (FCFS has no lanes).
+it met. TTFT is what the clients saw; queue waits are what the runtime's own histograms say (only a policy with a
+threshold has the lanes short and long). The phases are `fcfs` and `tuned` in the JSON whatever the second one runs;
+`titles` says how people call them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,6 @@ from rich.table import Table
 from tests.support.demo.client import Figures, Outcome
 from tests.support.demo.workload import quantile
 
-PHASES = {"fcfs": "FCFS", "tuned": "tuned"}
 COLOURS = {"fcfs": "#b3541e", "tuned": "#1f6f8b"}
 
 
@@ -85,18 +86,18 @@ def band_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
     return {"p70": quantile(lengths, 0.70), "p85": quantile(lengths, 0.85)}
 
 
-def print_tables(console: Console, summary: Summary) -> None:
+def print_tables(console: Console, summary: Summary, titles: Mapping[str, str]) -> None:
     """The comparison, what was set and why."""
-    console.print(_comparison(summary))
+    console.print(_comparison(summary, titles))
     console.print(_settings(summary))
     for move in summary.moves:
         console.print(f"[bold]{move['at']}[/]  generation {move['generation']}  {move['reason']}: {move['message']}")
 
 
-def _comparison(summary: Summary) -> Table:
-    table = Table(title=f"FCFS against tuned, {summary.engine}, {summary.workload}")
+def _comparison(summary: Summary, titles: Mapping[str, str]) -> Table:
+    table = Table(title=f"{' against '.join(titles.values())}, {summary.engine}, {summary.workload}")
     table.add_column("")
-    for title in (*PHASES.values(), "change"):
+    for title in (*titles.values(), "change"):
         table.add_column(title, justify="right")
     before, after = asdict(summary.fcfs), asdict(summary.tuned)
     rows = {
@@ -108,7 +109,7 @@ def _comparison(summary: Summary) -> Table:
     for title, key in rows.items():
         table.add_row(title, _seconds(before[key]), _seconds(after[key]), _percent(_change(after[key], before[key])))
     for lane, title in (("all", "all requests"), ("short", "short lane"), ("long", "long lane")):
-        waits = [summary.waits_p95_s.get(phase, {}).get(lane) for phase in PHASES]
+        waits = [summary.waits_p95_s.get(phase, {}).get(lane) for phase in titles]
         table.add_row(f"queue wait P95, {title}", *(_seconds(wait) for wait in waits), "")
     rates = (summary.fcfs.output_tokens_per_s, summary.tuned.output_tokens_per_s)
     table.add_row("output tokens/s", *(f"{rate:.0f}" for rate in rates), _percent(summary.throughput_change))
@@ -123,7 +124,9 @@ def _settings(summary: Summary) -> Table:
         table.add_column(title, overflow="fold")
     band = f"{summary.band['p70']:.0f} - {summary.band['p85']:.0f} tokens"
     table.add_row("P70 - P85 of what was replayed", band, "")
-    table.add_row("threshold", f"{summary.threshold} tokens", summary.threshold_reason)
+    table.add_row("policy", summary.policy, "")
+    threshold = "none" if summary.threshold is None else f"{summary.threshold} tokens"
+    table.add_row("threshold", threshold, summary.threshold_reason)
     wait = "none" if not summary.max_wait_ms else f"{summary.max_wait_ms / 1000:g} s"
     table.add_row("wait limit of long requests", wait, summary.max_wait_reason)
     active = f"generation {summary.generation}" if summary.policy_active else "NOT on every pod"
@@ -139,7 +142,7 @@ def _percent(value: float) -> str:
     return "-" if not math.isfinite(value) else f"{value:+.0%}"
 
 
-def draw(summary: Summary, outcomes: dict[str, Sequence[Outcome]], path: Path) -> None:
+def draw(summary: Summary, titles: Mapping[str, str], outcomes: Mapping[str, Sequence[Outcome]], path: Path) -> None:
     """One picture: prompt lengths with the threshold, TTFT distributions, and TTFT over time by phase."""
     import matplotlib as mpl
 
@@ -148,15 +151,15 @@ def draw(summary: Summary, outcomes: dict[str, Sequence[Outcome]], path: Path) -
 
     figure, (lengths, ttft, timeline) = plt.subplots(3, 1, figsize=(9, 11), layout="constrained")
     _draw_lengths(lengths, summary, outcomes)
-    _draw_ttft(ttft, summary, outcomes)
-    _draw_timeline(timeline, summary, outcomes)
+    _draw_ttft(ttft, summary, titles, outcomes)
+    _draw_timeline(timeline, summary, titles, outcomes)
     figure.suptitle(f"Prefleet demo: {summary.engine}, {summary.workload}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
 
-def _draw_lengths(axes: Any, summary: Summary, outcomes: dict[str, Sequence[Outcome]]) -> None:
+def _draw_lengths(axes: Any, summary: Summary, outcomes: Mapping[str, Sequence[Outcome]]) -> None:
     values = [outcome.request.prompt_tokens for phase in outcomes.values() for outcome in phase]
     bounds = [2 ** (step / 4) for step in range(math.floor(4 * math.log2(max(1, min(values)))), 4 * 18)]
     axes.hist(values, bins=[bound for bound in bounds if bound <= 1.2 * max(values)], color="#8a8f98")
@@ -167,7 +170,9 @@ def _draw_lengths(axes: Any, summary: Summary, outcomes: dict[str, Sequence[Outc
     axes.legend(frameon=False)
 
 
-def _draw_ttft(axes: Any, summary: Summary, outcomes: dict[str, Sequence[Outcome]]) -> None:
+def _draw_ttft(
+    axes: Any, summary: Summary, titles: Mapping[str, str], outcomes: Mapping[str, Sequence[Outcome]]
+) -> None:
     for phase, done in outcomes.items():
         good = [outcome for outcome in done if outcome.error is None]
         for kind, style in (("short", "-"), ("long", "--")):
@@ -177,13 +182,15 @@ def _draw_ttft(axes: Any, summary: Summary, outcomes: dict[str, Sequence[Outcome
                 if (outcome.request.prompt_tokens <= summary.split_tokens) == (kind == "short")
             )
             ranks = [(index + 1) / len(values) for index in range(len(values))]
-            axes.step(values, ranks, style, where="post", color=COLOURS[phase], label=f"{kind}, {PHASES[phase]}")
+            axes.step(values, ranks, style, where="post", color=COLOURS[phase], label=f"{kind}, {titles[phase]}")
     axes.set(xscale="log", xlabel="time to first token (s)", ylabel="share of requests", title="Who waits how long")
     axes.axhline(0.95, color="#8a8f98", linewidth=0.6)
     axes.legend(frameon=False)
 
 
-def _draw_timeline(axes: Any, summary: Summary, outcomes: dict[str, Sequence[Outcome]]) -> None:
+def _draw_timeline(
+    axes: Any, summary: Summary, titles: Mapping[str, str], outcomes: Mapping[str, Sequence[Outcome]]
+) -> None:
     for phase, done in outcomes.items():
         short = [o for o in done if o.error is None and o.request.prompt_tokens <= summary.split_tokens]
         axes.plot(
@@ -192,7 +199,7 @@ def _draw_timeline(axes: Any, summary: Summary, outcomes: dict[str, Sequence[Out
             ".",
             markersize=3,
             color=COLOURS[phase],
-            label=f"short, {PHASES[phase]}",
+            label=f"short, {titles[phase]}",
         )
     axes.set(xlabel="arrival (s after the phase began)", ylabel="TTFT (s)", title="Short requests, burst by burst")
     axes.legend(frameon=False)

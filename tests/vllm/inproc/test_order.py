@@ -46,14 +46,6 @@ def test_the_scheduler_is_the_one_that_the_engine_would_run(start: Start, asynch
     assert isinstance(start().scheduler, AsyncScheduler) is asynchronous
 
 
-def test_a_priority_set_by_a_client_changes_nothing(start: Start) -> None:
-    engine = start(FIRST_COME)
-    engine.add("first", 600)
-    engine.add("wants to be first", 40, priority=-5)
-    engine.run()
-    assert engine.first_scheduled == ["first", "wants to be first"]
-
-
 def test_waits_are_measured_from_arrival(start: Start) -> None:
     engine = start()
     engine.add("long ago", 40, arrival_time=time.time() - 100)
