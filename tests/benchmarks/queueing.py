@@ -4,6 +4,10 @@
 and the 99th percentile of each operation at four depths, how the median grows, and whether the bars are met; the
 same figures go to build/bench/queueing.json. See `measure.py` for what exactly is timed, `subjects.py` for whom.
 
+SGLang is timed where it can be imported. Its package needs no installation for that: `uv pip install --no-deps
+--target FOLDER sglang==0.5.23 orjson ipython traitlets torchvision gguf` for the Python of the vLLM environment, then
+`make bench-queueing SGLANG=FOLDER`.
+
 Rounds are interleaved, and each figure is the median over the rounds: a neighbour on the machine spoils a round,
 not a subject.
 """
@@ -130,7 +134,8 @@ def show_rare(rare: list[Rare]) -> None:
     for each in rare:
         print(
             f"{each.policy:24}switch from fcfs {each.switch_ms:.0f} ms, the first step after it"
-            f" {each.first_step_ms:.2f} ms; longest removal in a mass abort {each.longest_remove_ms:.1f} ms"
+            f" {each.first_step_ms:.2f} ms; longest removal in a mass abort {each.longest_remove_ms:.1f} ms;"
+            f" {each.bytes_a_request} bytes a request"
         )
 
 
