@@ -104,6 +104,8 @@ class GovernedScheduler(Scheduler):  # type: ignore[misc]  # vllm has no types h
         self.prefleet = Steps(self, governor)
         self.prefleet.watch_allocations()
         self.waiting = self.prefleet.waiting
+        if hasattr(self, "skipped_waiting"):  # 0.28 to 0.30
+            self.skipped_waiting = self.prefleet.skipped_waiting
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         began, now = time.perf_counter(), time.time()

@@ -6,24 +6,35 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
+import torch
 from prefleet_runtime.queueing import Lane
 from prefleet_runtime.queueing.base import MAX_BYPASSES
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from tests.vllm.inproc.conftest import FIRST_COME, SHORT_FIRST, Start
 from tests.vllm.inproc.engine import BLOCK, Engine
 
 
-class AnyGrammar:
+class AnyGrammar(StructuredOutputGrammar):
     """A compiled grammar that accepts every token."""
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         return True
 
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+    def rollback(self, num_tokens: int) -> None:
+        """It has no state."""
+
+    def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
+        """Nothing is masked."""
+
     def is_terminated(self) -> bool:
         return False
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: []
+    def reset(self) -> None:
+        """It has no state."""
 
 
 def add_with_pending_grammar(engine: Engine, name: str, tokens: int) -> Future[Any]:
