@@ -69,6 +69,12 @@ class Steps:
                 break
         self._last_end_s = ended
 
+    def ended(self, request: Request) -> None:
+        """A request leaves the engine, however it ended."""
+        self.governor.ended(
+            request.request_id, request.arrival_time, request.num_prompt_tokens, request.num_output_tokens
+        )
+
     def watch_allocations(self) -> None:
         """Learn which waiting requests find no room: `allocate_slots` alone knows."""
         manager = self._scheduler.kv_cache_manager

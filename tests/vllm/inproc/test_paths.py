@@ -229,3 +229,25 @@ def test_running_requests_that_are_reset_start_again_before_all_others(start: St
     assert engine.waiting_in(Lane.IMMEDIATE) == 1
     engine.run()
     assert engine.lanes() == {"immediate": 1, "short": 1, "long": 1}
+
+
+def test_whatever_ends_is_among_the_recent_requests_once(start: Start) -> None:
+    prefix = list(range(4 * BLOCK))
+    engine = start()
+    engine.add("first", 4 * BLOCK + 9, max_tokens=3, prefix=prefix)
+    engine.run()
+    engine.add("cached", 4 * BLOCK + 9, prefix=prefix)
+    engine.add("runs", 40, max_tokens=50)
+    engine.step()
+    engine.add("waits", 30)
+    engine.abort("runs", "waits")
+    engine.abort("waits", "nobody")
+    engine.run()
+    recent = engine.scheduler.prefleet.governor.recent
+    ended = {request.prompt_tokens: request for request in recent.latest()}
+    told = [(r.prompt_tokens, r.cached_tokens, [lane for lane, _ in r.waits]) for r in recent.latest()]
+    assert sorted(told) == sorted(
+        [(73, 0, [Lane.SHORT]), (73, 4 * BLOCK, [Lane.SHORT]), (40, 0, [Lane.SHORT]), (30, 0, [])]
+    )
+    assert (ended[30].output_tokens, ended[73].output_tokens) == (0, 2)
+    assert not recent._running
