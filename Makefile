@@ -12,12 +12,13 @@ TRACE ?=
 SGLANG ?=
 KEEP ?=
 
-.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm lint demo bench-queueing crds lock clean
+.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm test-compat lint demo bench-queueing crds lock clean
 
 help:
 	@echo "make demo [POLICY=...] [ENGINE=vllm] [TRACE=file] [KEEP=1]"
 	@echo "                                               the whole path on this machine"
 	@echo "make test                                      every test (unit, conformance, control plane, real vLLM)"
+	@echo "make test-compat                               the scheduler under every vLLM release that is supported"
 	@echo "make bench-queueing [SGLANG=folder]            what each queue policy costs, beside vLLM's and SGLang's own"
 	@echo "make lint | test-fast | crds | lock            for contributors; see CONTRIBUTING.md"
 
@@ -56,7 +57,11 @@ test-vllm: vllm-env
 	$(BIN)/python -m pytest tests/vllm
 
 test: lint tools vllm-env
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --ignore tests/compat
+
+# Each release is built once into the user's cache (about 15 seconds and 50 MB), beside the environment of test-vllm.
+test-compat: vllm-env
+	$(BIN)/python -m pytest -s -v tests/compat
 
 demo: setup
 	@$(BIN)/python -m tests.support.demo --engine "$(ENGINE)" --policy "$(POLICY)" $(if $(TRACE),--trace "$(TRACE)") $(if $(KEEP),--keep)
@@ -73,6 +78,7 @@ crds: setup
 LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11
 lock: setup
 	$(LOCK) pyproject.toml --group dev --extra operator --extra replay --no-emit-package prefleet -o requirements/dev.txt
+	$(LOCK) requirements/vllm.in --overrides requirements/vllm-overrides.txt -o requirements/vllm.txt
 
 clean:
 	rm -rf $(VENV) build

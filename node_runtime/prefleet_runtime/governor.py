@@ -1,8 +1,8 @@
-"""The glue between an engine and its queue, shared by every engine: policy in force, queue, metrics.
+"""The glue between an engine and its queue, shared by every engine: policy in force, queue, metrics, `recent`.
 
 An engine calls, always from its one scheduling thread and with `now` on the axis of `facts.arrival_s`:
 
-    add -> begin_step -> (queue.peek, queue.pop, prepend)* -> dispatched* -> end_step
+    add -> begin_step -> (queue.peek, queue.pop, prepend)* -> dispatched* -> end_step -> ended*
 
 `remove` and `queue.set_deferred` may come between any two of them. A newly published policy is taken at the
 top of `add` and of `begin_step` and nowhere else, so that no order changes within a step; a switch moves
@@ -27,6 +27,7 @@ from prometheus_client import CollectorRegistry
 
 from .contract import RuntimePolicy, RuntimeSettings
 from .queueing import Dispatch, Lane, PolicyQueue, RequestFacts, make_queue, transfer
+from .recent import RecentRequests
 from .reload import PolicyWatcher
 from .telemetry import Exporter, QueueSnapshot, RuntimeMetrics, serve
 
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 LOG_EVERY_S = 5.0
 
+RECENT_PATH = "/recent"
+
 HEADS_LOOKED_AT = 4
 """Waiting requests at the front of the long lane whose cached part is looked up anew in each step."""
 
@@ -43,7 +46,14 @@ HEADS_LOOKED_AT = 4
 class Governor(Generic[T]):
     """One engine's queue under the policy in force. Not thread-safe: the engine's thread owns it."""
 
-    def __init__(self, watcher: PolicyWatcher, metrics: RuntimeMetrics, exporter: Exporter | None = None) -> None:
+    def __init__(
+        self,
+        watcher: PolicyWatcher,
+        metrics: RuntimeMetrics,
+        exporter: Exporter | None = None,
+        recent: RecentRequests | None = None,
+    ) -> None:
+        self.recent = recent if recent is not None else RecentRequests(time.time)
         self._watcher = watcher
         self._metrics = metrics
         self._exporter = exporter
@@ -57,7 +67,7 @@ class Governor(Generic[T]):
 
     @classmethod
     def start(cls, settings: RuntimeSettings, rank: int = 0, clock: Callable[[], float] = time.time) -> Self:
-        """Watch the policy file and serve the metrics on `exporter_port + rank` (port 0: any free one).
+        """Watch the policy file and serve the metrics and /recent on `exporter_port + rank` (port 0: any free one).
 
         `clock` reads the axis of `facts.arrival_s`; it is used at a scrape alone, to age what waits.
 
@@ -68,13 +78,14 @@ class Governor(Generic[T]):
         watcher = PolicyWatcher(settings.policy_file)
         registry = CollectorRegistry()
         metrics = RuntimeMetrics(registry, clock, lambda: watcher.current, lambda: watcher.refused)
+        recent = RecentRequests(clock)
         port = settings.exporter_port + rank if settings.exporter_port else 0
         try:
-            exporter = serve(registry, settings.exporter_host, port)
+            exporter = serve(registry, settings.exporter_host, port, {RECENT_PATH: recent.to_json})
         except OSError:
             watcher.close()
             raise
-        return cls(watcher, metrics, exporter)
+        return cls(watcher, metrics, exporter, recent)
 
     def close(self) -> None:
         """Stop the exporter and the watcher's thread. The queue stays as it is."""
@@ -139,8 +150,13 @@ class Governor(Generic[T]):
         dispatch = self._queue.commit(request_id, now, tokens)
         if dispatch is not None:
             self._metrics.observe_dispatch(dispatch)
+            self.recent.dispatched(dispatch, tokens)
             self._warn_of_degradation(now)
         return dispatch
+
+    def ended(self, request_id: str, arrival_s: float, prompt_tokens: int, output_tokens: int) -> None:
+        """A request left the engine, answered or aborted: note it for /recent. Once for each request."""
+        self.recent.ended(request_id, arrival_s, prompt_tokens, output_tokens)
 
     def end_step(self, now: float, step_seconds: float, step_tokens: int) -> None:
         """A step ended: `step_seconds` since the one before it ended or it began, `step_tokens` scheduled in it.

@@ -204,6 +204,25 @@ async def test_the_runtime_counts_dispatches_on_its_own_port(server: SimServer, 
     assert after["prefleet_step_seconds_count"] > 0
 
 
+async def test_recent_requests_tell_of_the_answered_and_of_those_whose_client_left(
+    tmp_path: Path, session: aiohttp.ClientSession
+) -> None:
+    with sim_server(tmp_path, "--max-num-seqs", "1", cost_model=SLOW) as server:
+        await complete(session, server, prompt=[1] * 700, max_tokens=3)
+        running = asyncio.create_task(complete(session, server, prompt=[1] * 300, max_tokens=1000))
+        await asyncio.to_thread(eventually, lambda: server.vllm("num_requests_running") == 1)
+        waiting = asyncio.create_task(complete(session, server, prompt=[1] * 200, max_tokens=1))
+        await asyncio.to_thread(eventually, lambda: server.vllm("num_requests_waiting") == 1)
+        for task in (waiting, running):
+            task.cancel()
+        await idle(server)
+        recent = {request["prompt_tokens"]: request for request in server.recent()}
+    assert len(recent) == 3
+    assert (recent[700]["output_tokens"], recent[700]["cached_tokens"]) == (3, 0)
+    assert recent[300]["output_tokens"] < 1000
+    assert [list(recent[tokens]["waits_s"]) for tokens in (700, 300, 200)] == [["all"], ["all"], []]
+
+
 async def test_a_policy_changed_in_mid_burst_takes_effect_without_a_restart(
     tmp_path: Path, session: aiohttp.ClientSession
 ) -> None:

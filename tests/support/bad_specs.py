@@ -124,13 +124,13 @@ BAD_SPECS = (
         "vLLM with neither version nor image",
         {"spec.engine.version": None},
         "spec.engine",
-        "write version (such as 0.32.0) or image: type VLLM needs one of them",
+        "write version (such as 0.33.0) or image: type VLLM needs one of them",
     ),
     BadSpec(
         "a vLLM release that the runtime does not support",
-        {"spec.engine.version": "0.9.1"},
+        {"spec.engine.version": "0.27.1"},
         "spec.engine",
-        "version: write a release of vLLM 0.32, such as 0.32.0: the runtime supports no other",
+        "version: write a release of vLLM 0.28 to 0.33, such as 0.33.0: the runtime supports no other",
     ),
     BadSpec(
         "a simulator with an image of its own",

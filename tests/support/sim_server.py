@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 from prefleet_runtime.contract import RuntimePolicy
 
-from tests.support.vllm_server import _die_with_parent, free_port, log_tail, read_metrics
+from tests.support.vllm_server import _die_with_parent, free_port, log_tail, read_metrics, read_recent
 
 MODEL_NAME = "simulated"
 START_TIMEOUT_S = 30
@@ -58,6 +58,10 @@ class SimServer:
     def runtime_metrics(self) -> dict[str, float]:
         """The runtime's own series."""
         return read_metrics(f"http://127.0.0.1:{self.exporter_port}/metrics")
+
+    def recent(self) -> list[dict[str, Any]]:
+        """The last requests, as the runtime's exporter tells them."""
+        return read_recent(self.exporter_port)
 
 
 def write_policy(path: Path, policy: RuntimePolicy) -> None:

@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,17 +42,18 @@ def ensure_vllm_env(progress: Progress) -> Path:
     Raises:
         VllmEnvironmentError: uv is missing, or the installation failed.
     """
-    place = _cache_folder() / f"vllm-{_key()}"
+    place = cache_folder() / f"vllm-{_key()}"
     python = place / "bin" / "python"
     if python.exists():
         return python
-    with _only_one_builder(place):
+    with only_one_builder(place):
         if not python.exists():
             _build(place, progress)
     return python
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Where environments are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "prefleet"
 
@@ -64,7 +65,8 @@ def _key() -> str:
 
 
 @contextmanager
-def _only_one_builder(place: Path) -> Iterator[None]:
+def only_one_builder(place: Path) -> Iterator[None]:
+    """Held by whoever builds `place`; others wait."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -72,16 +74,16 @@ def _only_one_builder(place: Path) -> Iterator[None]:
 
 
 def _build(place: Path, progress: Progress) -> None:
-    uv = _find_uv()
+    uv = find_uv()
     partial = place.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     progress(f"building the vLLM environment (about 6 GB, once) in {place}")
-    _run(
+    run(
         [uv, "venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, str(partial)],
         progress,
     )
     python = str(partial / "bin" / "python")
-    _run([uv, "pip", "sync", "--quiet", "--require-hashes", "--python", python, str(LOCK_FILE)], progress)
+    run([uv, "pip", "sync", "--quiet", "--require-hashes", "--python", python, str(LOCK_FILE)], progress)
     partial.rename(place)
     progress(f"the vLLM environment is ready: {place}")
     for other in sorted(place.parent.glob("vllm-*/bin/python")):
@@ -89,7 +91,8 @@ def _build(place: Path, progress: Progress) -> None:
             progress(f"an older vLLM environment may be deleted: {other.parents[1]}")
 
 
-def _find_uv() -> str:
+def find_uv() -> str:
+    """The installer. Raises VllmEnvironmentError if there is none."""
     beside_us = Path(sys.executable).with_name("uv")
     uv = str(beside_us) if beside_us.exists() else shutil.which("uv")
     if uv is None:
@@ -99,9 +102,14 @@ def _find_uv() -> str:
     return uv
 
 
-def _run(command: list[str], progress: Progress) -> None:
+def run(command: list[str], progress: Progress, env: Mapping[str, str] | None = None) -> None:
+    """Run an installer to its end, with a line now and then; `env` (ours by default) is its whole environment.
+
+    Raises:
+        VllmEnvironmentError: it failed, or took too long.
+    """
     started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     try:
         output = _wait(process, started, progress)
     finally:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -52,6 +53,10 @@ class VllmServer:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def recent(self) -> list[dict[str, Any]]:
+        """The last requests, as the runtime's exporter tells them."""
+        return read_recent(self.exporter_port)
 
     def runtime_metrics(self) -> dict[str, float]:
         """The runtime's exporter as {name{labels}: value}."""
@@ -88,6 +93,13 @@ def read_metrics(url: str) -> dict[str, float]:
     return {name: float(value) for name, value in samples}
 
 
+def read_recent(exporter_port: int) -> list[dict[str, Any]]:
+    """Fetch the last requests that ended from a runtime's exporter."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{exporter_port}/recent", timeout=5) as response:
+        requests: list[dict[str, Any]] = json.loads(response.read())["requests"]
+    return requests
+
+
 def runtime_arguments(policy_file: Path, exporter_port: int) -> list[str]:
     """The two arguments that bring the runtime into the engine."""
     settings = {"policy_file": str(policy_file), "exporter_host": "127.0.0.1", "exporter_port": exporter_port}
@@ -97,8 +109,18 @@ def runtime_arguments(policy_file: Path, exporter_port: int) -> list[str]:
     ]
 
 
-def launch(python: Path, model: Path, log: Path, policy_file: Path | None = None) -> VllmServer:
-    """Start a server and return at once; with a `policy_file` it runs our scheduler, without the stock one."""
+def launch(
+    python: Path,
+    model: Path,
+    log: Path,
+    policy_file: Path | None = None,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> VllmServer:
+    """Start a server and return at once; with a `policy_file` it runs our scheduler, without the stock one.
+
+    `arguments` and environment `variables` are added to its own.
+    """
     port, exporter_port = free_port(), 0
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += [
@@ -109,6 +131,7 @@ def launch(python: Path, model: Path, log: Path, policy_file: Path | None = None
         "--port",
         str(port),
         *ENGINE_ARGUMENTS,
+        *arguments,
     ]
     if policy_file is not None:
         exporter_port = free_port()
@@ -118,7 +141,7 @@ def launch(python: Path, model: Path, log: Path, policy_file: Path | None = None
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=server_environment(python),
+            env=server_environment(python) | dict(variables),
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )

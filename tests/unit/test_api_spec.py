@@ -1,6 +1,5 @@
 """The resource as a laptop judges it: what is admitted, what is refused, and in which words."""
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from prefleet_operator.api import (
     parse_duration,
     parse_spec,
 )
+from prefleet_runtime.vllm.releases import SUPPORTED_MINORS
 from pydantic import BaseModel
 
 from tests.support.bad_specs import BAD_SPECS, GOOD, BadSpec
@@ -118,9 +118,21 @@ def test_every_example_of_the_documentation_is_admitted(path: Path) -> None:
         parse_document(document)
 
 
-def test_the_vllm_release_is_the_one_of_the_distribution() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert extras["vllm"][0].startswith(f"vllm>={SUPPORTED_VLLM},<")
+def test_the_vllm_releases_are_those_that_the_runtime_supports() -> None:
+    assert [f"{major}.{minor}" for major, minor in SUPPORTED_MINORS] == list(SUPPORTED_VLLM)
+
+
+@pytest.mark.parametrize("version", [f"{minor}.{patch}" for minor in SUPPORTED_VLLM for patch in ("0", "1rc1")])
+def test_every_patch_of_a_supported_vllm_release_is_admitted(version: str) -> None:
+    admitted = BadSpec("a supported release", {"spec.engine.version": version}, "", "")
+    assert parse_document(admitted.document()).spec.engine.version == version
+
+
+@pytest.mark.parametrize("version", ["0.27.1", "0.34.0", "0.3.20", "0.280.0", "0x28.0", "v0.32.0"])
+def test_another_vllm_release_is_refused(version: str) -> None:
+    refused = BadSpec("another release", {"spec.engine.version": version}, "", "")
+    with pytest.raises(InvalidSpecError, match="write a release of vLLM"):
+        parse_document(refused.document())
 
 
 DURATIONS = (("500ms", 0.5), ("8s", 8.0), ("1m30s", 90.0), ("1.5h", 5400.0), ("0s", 0.0))

@@ -17,12 +17,12 @@ def test_the_extra_names_the_releases_that_the_code_accepts() -> None:
     assert extras["vllm"] == [f"vllm{supported_range()}"]
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.32.5", "0.32.1.dev3+gabc.cpu", "0.32.0rc1"])
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.5", "0.33.1.dev3+gabc.cpu", "0.28.0rc1"])
 def test_any_patch_of_a_supported_minor_release_is_accepted(version: str) -> None:
     require_supported(version)
 
 
-@pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "1.32.0", "0.3.2"])
+@pytest.mark.parametrize("version", ["0.27.9", "0.34.0", "1.32.0", "0.3.2"])
 def test_another_minor_release_is_refused_with_what_to_do(version: str) -> None:
     with pytest.raises(UnsupportedReleaseError, match=rf"this is vLLM {version}: use an image of a supported"):
         require_supported(version)

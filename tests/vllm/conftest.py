@@ -85,10 +85,16 @@ def vllm_python() -> Path:
 
 
 @pytest.fixture(scope="session")
-def engines(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmServer, Governed]]:
-    folder = tmp_path_factory.mktemp("vllm")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Deep enough that prefill, not the arrival of 26 HTTP requests on a busy machine, is what a burst waits for.
-    model = write_tiny_model(folder / "model", num_hidden_layers=10)
+    return write_tiny_model(tmp_path_factory.mktemp("model"), num_hidden_layers=10)
+
+
+@pytest.fixture(scope="session")
+def engines(
+    vllm_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[VllmServer, Governed]]:
+    folder = tmp_path_factory.mktemp("vllm")
     policy_file = folder / "policy.json"
     policy_file.write_text(RuntimePolicy(generation=1).to_json())
     launched = [

@@ -61,6 +61,7 @@ class RealTimeEngine:
             self._wakes.pop(request.request_id, None)
             if self.engine.abort(request.request_id):
                 self._metrics.abort(request.request_id)
+                self._note_end(request)
         self._work.set()
 
     def release(self, request_id: str) -> bool:
@@ -89,10 +90,15 @@ class RealTimeEngine:
             self._governor.end_step(now, now - ended, plan.prefill_tokens + plan.decode_tokens)
             self._metrics.step(plan, outcome, preempted, now)
             ended = now
+            for request in outcome.finished:
+                self._note_end(request)
             for request in outcome.emitted:
                 wake = self._wakes.get(request.request_id)
                 if wake is not None:
                     wake.set()
+
+    def _note_end(self, request: SimRequest) -> None:
+        self._governor.ended(request.request_id, request.arrival_s, request.prompt_tokens, request.generated)
 
     async def _wait_for_work(self, now: float) -> None:
         """Until something is submitted, freed or due. Only whole-idle moments are cheap enough to check."""

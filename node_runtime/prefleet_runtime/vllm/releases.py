@@ -1,8 +1,9 @@
 """Which vLLM releases the runtime supports.
 
 The scheduler that is extended here is no public interface of vLLM, so support is stated by minor release,
-after the tests ran on it, and another release is refused at start: a pod that does not come up is noticed,
-while a queue that quietly orders nothing is not. `pyproject.toml` names the same releases in the extra `vllm`.
+after the tests ran on it (`make test-compat`), and another release is refused at start: a pod that does not come
+up is noticed, while a queue that quietly orders nothing is not. `pyproject.toml` names the same releases in the
+extra `vllm`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 
 logger = logging.getLogger(__name__)
 
-SUPPORTED_MINORS = ((0, 32),)
+SUPPORTED_MINORS = ((0, 28), (0, 29), (0, 30), (0, 31), (0, 32), (0, 33))
 """Minor releases, oldest first, without gaps."""
 
 
@@ -21,7 +22,7 @@ class UnsupportedReleaseError(RuntimeError):
 
 
 def supported_range() -> str:
-    """The supported releases as a version specifier: `>=0.32,<0.33`."""
+    """The supported releases as a version specifier: `>=0.28,<0.34`."""
     oldest, newest = SUPPORTED_MINORS[0], SUPPORTED_MINORS[-1]
     return f">={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"
 

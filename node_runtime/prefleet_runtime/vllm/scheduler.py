@@ -15,7 +15,8 @@ output after it. A step, always on the engine's thread:
 5. what it took from the queue is committed, in that order, with the wait since the request arrived; if the step
    carries prefill, all its tokens count as work done, by which `hrrn` ages.
 
-`kv_holding_waiting` (requests that hold KV blocks already) stays the engine's own, first come first served.
+`kv_holding_waiting` (requests that hold KV blocks already) stays the engine's own, first come first served; releases
+before 0.31 are made to do the same (`skipped_waiting`).
 
 Left out: the step budget, and the engine's own order by priorities (`--scheduling-policy priority` is refused).
 """
@@ -104,6 +105,8 @@ class GovernedScheduler(Scheduler):  # type: ignore[misc]  # vllm has no types h
         self.prefleet = Steps(self, governor)
         self.prefleet.watch_allocations()
         self.waiting = self.prefleet.waiting
+        if hasattr(self, "skipped_waiting"):  # 0.28 to 0.30
+            self.skipped_waiting = self.prefleet.skipped_waiting
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         began, now = time.perf_counter(), time.time()
@@ -116,6 +119,11 @@ class GovernedScheduler(Scheduler):  # type: ignore[misc]  # vllm has no types h
         answers = super().update_from_output(scheduler_output, *args, **kwargs)
         self.prefleet.end(scheduler_output)
         return answers
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        # Private, yet the one place that every end of a request passes once: answered, stopped or aborted.
+        self.prefleet.ended(request)
+        return super()._free_request(request, *args, **kwargs)
 
     def shutdown(self) -> None:
         super().shutdown()

@@ -17,6 +17,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from ..governor import Governor
 from .cached_length import cached_length, heads_looked_at
+from .skipped_waiting import SkippedWaiting
 from .waiting_queue import WaitingQueue, is_deferred
 
 STEPS_IN_FLIGHT = 64
@@ -31,6 +32,7 @@ class Steps:
         self.cached_tokens = cached_length(scheduler.kv_cache_manager)
         self._heads = heads_looked_at(scheduler.kv_cache_manager)
         self.waiting = WaitingQueue(governor, self.cached_tokens)  # stands in for `Scheduler.waiting`
+        self.skipped_waiting = SkippedWaiting(self.waiting)  # of use in releases that have such a queue
         self._scheduler = scheduler
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
         self._began: deque[tuple[SchedulerOutput, float]] = deque(maxlen=STEPS_IN_FLIGHT)
@@ -67,6 +69,12 @@ class Steps:
                 break
         self._last_end_s = ended
 
+    def ended(self, request: Request) -> None:
+        """A request leaves the engine, however it ended."""
+        self.governor.ended(
+            request.request_id, request.arrival_time, request.num_prompt_tokens, request.num_output_tokens
+        )
+
     def watch_allocations(self) -> None:
         """Learn which waiting requests find no room: `allocate_slots` alone knows."""
         manager = self._scheduler.kv_cache_manager
@@ -81,7 +89,8 @@ class Steps:
         manager.allocate_slots = watched
 
     def _mark_deferred(self) -> None:
-        for request in self._scheduler.deferred_waiting:
+        newer = hasattr(self._scheduler, "deferred_waiting")
+        for request in self._scheduler.deferred_waiting if newer else self.skipped_waiting.deferred():
             # One that the last scan put back for another reason (no adapter slot, say) is held back as well. One that
             # it did not reach, or that lacked room, stays in that set too: it waits like any other.
             put_back = request.status is RequestStatus.WAITING and request.request_id in self.waiting.put_back

@@ -80,6 +80,10 @@ class WaitingQueue(RequestQueue):  # type: ignore[misc]  # vllm has no types her
         for request in requests:
             self.remove_request(request)
 
+    def holds(self, request: Request) -> bool:
+        """Whether this very request waits here."""
+        return self._governor.queue.get(request.request_id) is request
+
     def __bool__(self) -> bool:
         return bool(self._governor.queue)
 

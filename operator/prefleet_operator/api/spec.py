@@ -6,6 +6,7 @@ fields concerned; each is a CEL rule on the API server and a predicate here, wit
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,8 +21,10 @@ from prefleet_operator.api.arguments import (
 from prefleet_operator.api.base import DurationText, Model, Text, duration_between, matching, parse_duration
 from prefleet_operator.api.rule import Rule
 
-SUPPORTED_VLLM = "0.32"
-"""The vLLM release, major and minor, that the runtime is tested with."""
+SUPPORTED_VLLM = ("0.28", "0.29", "0.30", "0.31", "0.32", "0.33")
+"""The vLLM releases, major and minor, that the runtime is tested with, oldest first, without gaps."""
+
+_A_SUPPORTED_VLLM = "^(" + "|".join(minor.replace(".", "[.]") for minor in SUPPORTED_VLLM) + ")[.]"
 
 
 class EngineType(StrEnum):
@@ -151,17 +154,17 @@ class EngineSpec(Model):
     RULES: ClassVar = (
         Rule(
             "self.type != 'VLLM' || has(self.version) || has(self.image)",
-            f"write version (such as {SUPPORTED_VLLM}.0) or image: type VLLM needs one of them",
+            f"write version (such as {SUPPORTED_VLLM[-1]}.0) or image: type VLLM needs one of them",
             lambda engine: engine.type is not EngineType.VLLM or bool(engine.version or engine.image),
         ),
         Rule(
-            f"self.type != 'VLLM' || !has(self.version) || self.version.startsWith('{SUPPORTED_VLLM}.')",
-            f"version: write a release of vLLM {SUPPORTED_VLLM}, such as {SUPPORTED_VLLM}.0: "
-            "the runtime supports no other",
+            f"self.type != 'VLLM' || !has(self.version) || self.version.matches('{_A_SUPPORTED_VLLM}')",
+            f"version: write a release of vLLM {SUPPORTED_VLLM[0]} to {SUPPORTED_VLLM[-1]}, such as "
+            f"{SUPPORTED_VLLM[-1]}.0: the runtime supports no other",
             lambda engine: (
                 engine.type is not EngineType.VLLM
                 or engine.version is None
-                or engine.version.startswith(f"{SUPPORTED_VLLM}.")
+                or re.search(_A_SUPPORTED_VLLM, engine.version) is not None
             ),
         ),
         Rule(

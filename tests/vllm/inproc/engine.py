@@ -134,6 +134,12 @@ class Engine:
     def waiting(self) -> int:
         return len(self.scheduler.waiting)
 
+    @property
+    def holding_blocks(self) -> int:
+        """Requests that hold KV blocks and wait, aside from the queue."""
+        newer = hasattr(self.scheduler, "kv_holding_waiting")
+        return len(self.scheduler.kv_holding_waiting if newer else self.scheduler.skipped_waiting)
+
     def add(
         self, name: str, tokens: int, max_tokens: int = 2, prefix: list[int] | None = None, **kwargs: Any
     ) -> Request:
@@ -188,9 +194,9 @@ class Engine:
         self.queue._check()
         assert not scheduler.requests
         assert not scheduler.running
-        assert not scheduler.deferred_waiting
+        assert not list(getattr(scheduler, "deferred_waiting", scheduler.prefleet.skipped_waiting.deferred()))
         assert not scheduler.waiting.no_room
-        assert len(scheduler.waiting) == len(scheduler.kv_holding_waiting) == 0
+        assert self.waiting == self.holding_blocks == 0
         assert all(gauge.requests == 0 for gauge in self.queue.gauges().values())
         pool = scheduler.kv_cache_manager.block_pool
         assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # one is the null block

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
-from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+PLACES = ("common", "launchers", "openai")
+"""Packages of vllm.entrypoints in which the supported releases keep their arguments, newest first."""
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = (
@@ -26,9 +30,19 @@ def rendered_arguments(case: str, name: str) -> list[str]:
     return args
 
 
+def serve_arguments() -> ModuleType:
+    for place in PLACES:
+        try:
+            return importlib.import_module(f"vllm.entrypoints.{place}.cli_args")
+        except ModuleNotFoundError:
+            continue
+    raise AssertionError(f"this release keeps its arguments in none of {PLACES}")
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parsed: argparse.Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
-    validate_parsed_serve_args(parsed)
+    module = serve_arguments()
+    parsed: argparse.Namespace = module.make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
+    module.validate_parsed_serve_args(parsed)
     return parsed
 
 

@@ -6,24 +6,35 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
+import torch
 from prefleet_runtime.queueing import Lane
 from prefleet_runtime.queueing.base import MAX_BYPASSES
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from tests.vllm.inproc.conftest import FIRST_COME, SHORT_FIRST, Start
 from tests.vllm.inproc.engine import BLOCK, Engine
 
 
-class AnyGrammar:
+class AnyGrammar(StructuredOutputGrammar):
     """A compiled grammar that accepts every token."""
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         return True
 
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+    def rollback(self, num_tokens: int) -> None:
+        """It has no state."""
+
+    def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
+        """Nothing is masked."""
+
     def is_terminated(self) -> bool:
         return False
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: []
+    def reset(self) -> None:
+        """It has no state."""
 
 
 def add_with_pending_grammar(engine: Engine, name: str, tokens: int) -> Future[Any]:
@@ -218,3 +229,25 @@ def test_running_requests_that_are_reset_start_again_before_all_others(start: St
     assert engine.waiting_in(Lane.IMMEDIATE) == 1
     engine.run()
     assert engine.lanes() == {"immediate": 1, "short": 1, "long": 1}
+
+
+def test_whatever_ends_is_among_the_recent_requests_once(start: Start) -> None:
+    prefix = list(range(4 * BLOCK))
+    engine = start()
+    engine.add("first", 4 * BLOCK + 9, max_tokens=3, prefix=prefix)
+    engine.run()
+    engine.add("cached", 4 * BLOCK + 9, prefix=prefix)
+    engine.add("runs", 40, max_tokens=50)
+    engine.step()
+    engine.add("waits", 30)
+    engine.abort("runs", "waits")
+    engine.abort("waits", "nobody")
+    engine.run()
+    recent = engine.scheduler.prefleet.governor.recent
+    ended = {request.prompt_tokens: request for request in recent.latest()}
+    told = [(r.prompt_tokens, r.cached_tokens, [lane for lane, _ in r.waits]) for r in recent.latest()]
+    assert sorted(told) == sorted(
+        [(73, 0, [Lane.SHORT]), (73, 4 * BLOCK, [Lane.SHORT]), (40, 0, [Lane.SHORT]), (30, 0, [])]
+    )
+    assert (ended[30].output_tokens, ended[73].output_tokens) == (0, 2)
+    assert not recent._running

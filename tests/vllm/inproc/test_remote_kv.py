@@ -51,7 +51,7 @@ def test_a_request_is_dispatched_when_its_kv_cache_has_arrived(engine: Engine) -
     engine.step()
     assert engine.first_scheduled == []
     assert engine.lanes() == {}
-    assert len(engine.scheduler.kv_holding_waiting) == 1
+    assert engine.holding_blocks == 1
     arrive(engine, "remote-a")
     engine.run()
     assert engine.first_scheduled == ["remote-a"]

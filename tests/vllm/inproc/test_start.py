@@ -41,8 +41,8 @@ def test_a_missing_policy_file_is_refused_with_its_name(model: Path, tmp_path: P
 
 
 def test_another_release_is_refused(model: Path, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm, "__version__", "0.31.4")
-    with pytest.raises(releases.UnsupportedReleaseError, match=r"this is vLLM 0\.31\.4"):
+    monkeypatch.setattr(vllm, "__version__", "0.27.4")
+    with pytest.raises(releases.UnsupportedReleaseError, match=r"this is vLLM 0\.27\.4"):
         Setup(model, policy_file).scheduler()
 
 

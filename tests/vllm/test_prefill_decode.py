@@ -1,0 +1,146 @@
+"""A real prefill and a real decode engine that hand over KV through NixlConnector, on the CPU, under our scheduler.
+
+The client does what vLLM's proxies do: the prefill is asked for one token with `do_remote_decode`, and the
+`kv_transfer_params` of its answer go with the same prompt to the decode, which fetches the KV from the prefill. The
+single engine beside them says which tokens are right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prefleet_runtime.contract import RuntimePolicy
+
+from tests.support.tiny_model import FIRST_WORD, VOCABULARY
+from tests.support.vllm_server import (
+    MODEL_NAME,
+    Answer,
+    VllmServer,
+    burst,
+    complete,
+    free_port,
+    launch,
+    read_metrics,
+    running,
+)
+from tests.vllm.conftest import wait_until
+
+pytestmark = pytest.mark.vllm
+
+OUTPUT_TOKENS = 8
+LONGS, LONG_TOKENS = 3, 1500
+SHORTS, SHORT_TOKENS = 6, 80
+POLICIES = {
+    "kv_producer": {"policy": "short_request_first", "threshold": 256},
+    "kv_consumer": {"policy": "fcfs"},
+}
+TO_DECODE_ELSEWHERE = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    prefill: VllmServer
+    decode: VllmServer
+
+
+def launch_role(python: Path, model: Path, folder: Path, role: str) -> VllmServer:
+    """One side of the pair, with the settings that the operator gives it, on loopback."""
+    policy_file = folder / f"{role}.json"
+    policy_file.write_text(RuntimePolicy.model_validate({"generation": 1, **POLICIES[role]}).to_json())
+    transfer = {"kv_connector": "NixlConnector", "kv_role": role, "kv_buffer_device": "cpu"}
+    variables = {
+        "UCX_NET_DEVICES": "lo",
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
+    }
+    arguments = ["--kv-transfer-config", json.dumps(transfer)]
+    return launch(python, model, folder / f"{role}.log", policy_file, arguments, variables)
+
+
+@pytest.fixture(scope="module")
+def pair(vllm_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("pair")
+    with running([launch_role(vllm_python, model, folder, role) for role in POLICIES]) as (prefill, decode):
+        yield Pair(prefill, decode)
+
+
+def make_prompts() -> list[list[int]]:
+    draw = random.Random(5)
+    lengths = [LONG_TOKENS] * LONGS + [SHORT_TOKENS] * SHORTS
+    return [[draw.randrange(FIRST_WORD, VOCABULARY) for _ in range(length)] for length in lengths]
+
+
+async def hand_over(session: aiohttp.ClientSession, pair: Pair, prompt: list[int], name: str) -> Answer:
+    """One completion through both engines, as a proxy routes it."""
+    headers = {"X-Request-Id": name}
+    body = {
+        "model": MODEL_NAME,
+        "prompt": prompt,
+        "max_tokens": 1,
+        "temperature": 0,
+        "kv_transfer_params": TO_DECODE_ELSEWHERE,
+    }
+    async with session.post(f"{pair.prefill.url}/v1/completions", json=body, headers=headers) as response:
+        response.raise_for_status()
+        params: dict[str, Any] = (await response.json())["kv_transfer_params"]
+    assert params["do_remote_prefill"]
+    return await complete(session, pair.decode, prompt, OUTPUT_TOKENS, headers, kv_transfer_params=params)
+
+
+async def send_all(pair: Pair, prompts: list[list[int]]) -> list[Answer]:
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        calls = (hand_over(session, pair, prompt, f"request-{number}") for number, prompt in enumerate(prompts))
+        return list(await asyncio.gather(*calls))
+
+
+@pytest.fixture(scope="module")
+def handed_over(pair: Pair) -> list[Answer]:
+    return asyncio.run(send_all(pair, make_prompts()))
+
+
+def test_the_pair_answers_the_tokens_of_a_single_engine(stock: VllmServer, handed_over: list[Answer]) -> None:
+    single = asyncio.run(burst(stock, make_prompts(), OUTPUT_TOKENS))
+    assert [answer.tokens for answer in handed_over] == [answer.tokens for answer in single]
+    assert all(len(answer.tokens) == OUTPUT_TOKENS for answer in handed_over)
+
+
+def test_the_prefill_computes_every_prompt_once_in_its_lane(pair: Pair, handed_over: list[Answer]) -> None:
+    recent = pair.prefill.recent()
+    told = sorted((r["prompt_tokens"], r["cached_tokens"], r["output_tokens"], *r["waits_s"]) for r in recent)
+    assert told == [(SHORT_TOKENS, 0, 1, "short")] * SHORTS + [(LONG_TOKENS, 0, 1, "long")] * LONGS
+
+
+def test_the_decode_computes_no_prompt(pair: Pair, handed_over: list[Answer]) -> None:
+    recent = pair.decode.recent()
+    computed = {request["prompt_tokens"] - request["cached_tokens"] for request in recent}
+    assert len(recent) == LONGS + SHORTS
+    assert computed <= {0, 1}
+    assert {request["output_tokens"] for request in recent} == {OUTPUT_TOKENS}
+
+
+def test_no_kv_block_stays_behind_on_either_side(pair: Pair, handed_over: list[Answer]) -> None:
+    for server in (pair.prefill, pair.decode):
+        wait_until(lambda server=server: _in_use(server) == 0)
+
+
+def _in_use(server: VllmServer) -> float:
+    """Requests running and waiting, and the share of the KV cache in use."""
+    metrics = read_metrics(f"{server.url}/metrics")
+    names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+    return sum(value for name, value in metrics.items() if name.split("{")[0] in names)
