@@ -82,7 +82,7 @@ def test_what_goes_is_counted_in_the_lane_all(start: Start, policy: dict[str, An
     metrics = engine.metrics()
     assert metrics['prefleet_queue_wait_seconds_count{lane="all"}'] == 5
     assert metrics["prefleet_policy_threshold_tokens"] == 0
-    assert metrics[f'prefleet_policy_info{{policy="{policy["policy"]}"}}'] == 1
+    assert metrics[f'prefleet_policy_info{{generation="1",policy="{policy["policy"]}"}}'] == 1
 
 
 @WITHOUT_THRESHOLD
