@@ -5,7 +5,7 @@ mounted file and publishes the parsed value. The document is refused as a whole 
 wrong (an unknown key included, since a key that is silently ignored is a setting that silently does
 not run), and the policy that ran before stays.
 
-Left out on purpose: anything that is not needed to order a queue. Where metrics are served, which
+Left out on purpose: anything that is not needed to order a queue and to share a step. Where metrics are served, which
 role a pod has and how the file is found are start-up settings of the engine (`RuntimeSettings`).
 """
 
@@ -54,6 +54,51 @@ class LengthKind(StrEnum):
     """Raw prompt tokens."""
 
 
+class LongChunk(StrEnum):
+    """What a long prefill gets of a step while short requests wait or are in prefill."""
+
+    YIELD = "yield"
+    """One long goes on with what the step has left after decodes and shorts, at least `long_chunk_tokens`."""
+    CAP = "cap"
+    """All longs together get at most `long_chunk_tokens`, also where the rest of the step stays unused."""
+    OFF = "off"
+    """The engine's own way: what runs goes first, in the order in which it started."""
+
+
+class _StageModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class MixedStage(_StageModel):
+    """Decode and chunked prefill share each step as the engine does it."""
+
+    type: Literal["mixed"] = "mixed"
+
+
+class TptStage(_StageModel):
+    """Steps of decode alone between prefills, so many that decodes advance in proportion to what prefills cost.
+
+    `prefill_ms_per_request` (p) and `decode_ms_per_request` (d) are what one request costs in a step of its kind;
+    `max_batch` (M) is how many requests decode at once when the node is full.
+    """
+
+    type: Literal["tpt"]
+    prefill_ms_per_request: Annotated[float, Field(gt=0, le=LARGEST_NUMBER, strict=False)]
+    decode_ms_per_request: Annotated[float, Field(ge=0, le=LARGEST_NUMBER, strict=False)]
+    max_batch: Annotated[int, Field(ge=1, le=LARGEST_NUMBER)]
+
+
+class StallBudgetStage(_StageModel):
+    """As much prefill in a step as keeps the gap between two tokens of a running decode under `max_stall_ms`."""
+
+    type: Literal["stall_budget"]
+    max_stall_ms: Annotated[float, Field(gt=0, le=LARGEST_NUMBER, strict=False)]
+
+
+Stage = Annotated[MixedStage | TptStage | StallBudgetStage, Field(discriminator="type")]
+"""How a step is shared between decode and prefill."""
+
+
 class InvalidPolicyError(ValueError):
     """A policy document that must not run; the message is one sentence per fault, with the field's name."""
 
@@ -62,9 +107,10 @@ class RuntimePolicy(BaseModel):
     """The scheduling policy of one fleet, immutable.
 
     Units: `threshold` in tokens, `long_max_wait_ms` in milliseconds (0 turns promotion off),
-    `aged_share` a fraction of the prefill tokens dispatched while shorts wait; only `short_request_first` reads
-    these three. `trust_client_priority`: a request to which its client gave a negative priority goes first; otherwise
-    what clients say of priorities is ignored.
+    `aged_share` a fraction of the prefill tokens dispatched while shorts wait; `long_chunk_tokens` in tokens, a
+    quarter of the engine's step where it is None. Only `short_request_first` reads these and `long_chunk`.
+    `trust_client_priority`: a request to which its client gave a negative priority goes first; otherwise what clients
+    say of priorities is ignored.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -77,6 +123,9 @@ class RuntimePolicy(BaseModel):
     aged_share: Annotated[float, Field(gt=0, le=1, strict=False)] = DEFAULT_AGED_SHARE
     length: LengthKind = Field(default=LengthKind.UNCACHED, strict=False)
     trust_client_priority: bool = False
+    long_chunk: LongChunk = Field(default=LongChunk.YIELD, strict=False)
+    long_chunk_tokens: Annotated[int, Field(ge=1, le=LARGEST_NUMBER)] | None = None
+    stage: Stage = MixedStage()
 
     @model_validator(mode="after")
     def _short_request_first_needs_a_threshold(self) -> Self:

@@ -2,7 +2,7 @@
 
 An engine calls, always from its one scheduling thread and with `now` on the axis of `facts.arrival_s`:
 
-    add -> begin_step -> (queue.peek, queue.pop, prepend)* -> dispatched* -> end_step -> ended*
+    add -> begin_step -> plan_step -> (queue.peek, queue.pop, prepend)* -> dispatched* -> end_step -> ended*
 
 `remove` and `queue.set_deferred` may come between any two of them. A newly published policy is taken at the
 top of `add` and of `begin_step` and nowhere else, so that no order changes within a step; a switch moves
@@ -13,7 +13,10 @@ The generation that the metrics report is the published one, also while the engi
 That is no promise about the future: whatever the engine does next begins with `add` or `begin_step`, which
 take the published policy before anything is ordered, so no request can be ordered by another one.
 
-Left out: the engine itself, the step budget, and the sharing of one queue between threads.
+`plan_step` answers how the step is to be shared (`stage`) and sets the queue's limit on new longs; the rest of the
+answer is the engine's to apply.
+
+Left out: the engine itself, and the sharing of one queue between threads.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from .contract import RuntimePolicy, RuntimeSettings
 from .queueing import Dispatch, Lane, PolicyQueue, RequestFacts, make_queue, transfer
 from .recent import RecentRequests
 from .reload import PolicyWatcher
-from .telemetry import Exporter, QueueSnapshot, RuntimeMetrics, serve
+from .stage import Arbiter, StepBudget, StepView, StepWork
+from .telemetry import Exporter, QueueSnapshot, RuntimeMetrics, StageSnapshot, serve
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class Governor(Generic[T]):
         self._exporter = exporter
         self._policy = watcher.current
         self._queue: PolicyQueue[T] = make_queue(self._policy)
+        self._arbiter = Arbiter(self._policy)
         self._snapshot = QueueSnapshot.of(self._queue)
         self._logged = self._snapshot.counters
         self._logged_s = float("-inf")
@@ -104,6 +109,11 @@ class Governor(Generic[T]):
         return self._policy
 
     @property
+    def shares_steps(self) -> bool:
+        """Whether the policy wants to share steps: where it does not, `plan_step` needs no call."""
+        return not self._arbiter.is_idle
+
+    @property
     def exporter_port(self) -> int | None:
         """The port the metrics are served on, None without an exporter."""
         return self._exporter.port if self._exporter is not None else None
@@ -132,6 +142,13 @@ class Governor(Generic[T]):
         self._queue.begin_step(now, processed_prefill_tokens)
         self._warn_of_degradation(now)
 
+    def plan_step(self, view: StepView) -> StepBudget:
+        """How the step that has begun is to be shared; the queue offers no more longs than that until the next."""
+        budget = self._arbiter.plan(view)
+        if budget.new_longs is not None:
+            self._queue.limit_longs(budget.new_longs)
+        return budget
+
     def refresh_heads(self, cached_tokens: Callable[[T], int], limit: int = HEADS_LOOKED_AT) -> None:
         """Look up anew how much of the first waiting longs is cached; what has become short changes its lane.
 
@@ -158,14 +175,19 @@ class Governor(Generic[T]):
         """A request left the engine, answered or aborted: note it for /recent. Once for each request."""
         self.recent.ended(request_id, arrival_s, prompt_tokens, output_tokens)
 
-    def end_step(self, now: float, step_seconds: float, step_tokens: int) -> None:
+    def end_step(self, now: float, step_seconds: float, step_tokens: int, work: StepWork | None = None) -> None:
         """A step ended: `step_seconds` since the one before it ended or it began, `step_tokens` scheduled in it.
+
+        `work`: what it computed, from which the step cost is learnt.
 
         One without tokens is not measured: an engine that only waits for KV from elsewhere turns thousands of times
         a second, and those turns would bury the steps that compute.
         """
         if step_tokens:
             self._metrics.observe_step(step_seconds, step_tokens)
+            if work is not None:
+                self._arbiter.observe(work, step_seconds)
+            self._metrics.publish_stage(StageSnapshot.of(self._arbiter))
         self._publish()
         self._log(now)
 
@@ -176,6 +198,7 @@ class Governor(Generic[T]):
         queue: PolicyQueue[T] = make_queue(policy)
         transfer(self._queue, queue)
         self._policy, self._queue = policy, queue
+        self._arbiter.take(policy)
         logger.info(
             "policy %s, generation %d: %d waiting requests re-ordered", policy.policy, policy.generation, len(queue)
         )

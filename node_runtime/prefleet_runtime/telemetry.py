@@ -33,6 +33,7 @@ from prometheus_client.utils import floatToGoString
 
 from .contract import RuntimePolicy
 from .queueing import Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts
+from .stage import TERMS, Arbiter, Fit, StageCounters
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -66,6 +67,19 @@ class QueueSnapshot:
     def of(cls, queue: PolicyQueue[Any]) -> QueueSnapshot:
         """To be called by the thread that owns the queue."""
         return cls(replace(queue.counters, dispatches=dict(queue.counters.dispatches)), queue.gauges())
+
+
+@dataclass(frozen=True, slots=True)
+class StageSnapshot:
+    """What the step budget has counted, and the step cost as learnt so far; never changed, like `QueueSnapshot`."""
+
+    counters: StageCounters
+    fit: Fit
+
+    @classmethod
+    def of(cls, arbiter: Arbiter) -> StageSnapshot:
+        """To be called by the thread that owns the arbiter."""
+        return cls(replace(arbiter.counters), arbiter.cost.fit())
 
 
 class Histogram:
@@ -113,6 +127,7 @@ class RuntimeMetrics(Collector):
         self._policy = policy
         self._refused = refused
         self._snapshot = QueueSnapshot(Counters(), {})
+        self._stage = StageSnapshot(StageCounters(), Fit())
         self._prompt, self._uncached, self._step_tokens = (Histogram(TOKEN_BOUNDS) for _ in range(3))
         self._promotion_wait, self._step_seconds = (Histogram(SECOND_BOUNDS) for _ in range(2))
         self._wait = {lane: Histogram(SECOND_BOUNDS) for lane in Lane}
@@ -138,12 +153,19 @@ class RuntimeMetrics(Collector):
         """Replace what the next scrape tells of the queue."""
         self._snapshot = snapshot
 
+    def publish_stage(self, snapshot: StageSnapshot) -> None:
+        """Replace what the next scrape tells of the step budget."""
+        self._stage = snapshot
+
     def collect(self) -> Iterator[Metric]:
         """To be called by the scraping thread."""
         yield from self._histograms()
         snapshot = self._snapshot
         yield from _counters(snapshot.counters)
         yield from _gauges(snapshot.lanes, self._clock())
+        stage = self._stage
+        yield from _stage_counters(stage.counters)
+        yield from _step_cost(stage.fit)
         yield from _policy(self._policy())
         yield _counter("policy_refused", "Policy files refused; the policy that ran before stays.", self._refused())
 
@@ -195,6 +217,33 @@ def _gauges(lanes: Mapping[Lane, LaneGauge], now: float) -> Iterator[Metric]:
         for lane, gauge in lanes.items():
             family.add_metric([lane.value], value(gauge))
         yield family
+
+
+def _stage_counters(counters: StageCounters) -> Iterator[Metric]:
+    for name, about, value in (
+        ("held_longs", "Started long prefills held back, once for each step.", counters.held),
+        ("decode_only_steps", "Steps of decode alone while prefill was pending.", counters.decode_only),
+        ("starvation_bounds", "Runs of decode-only steps ended by their bound, not their formula.", counters.starved),
+        ("stall_limited_steps", "Steps whose prefill was cut to keep a stall short.", counters.stall_limited),
+        ("stall_unsure_steps", "Those of them decided without a trusted step cost.", counters.stall_unsure),
+    ):
+        yield _counter(name, about, value)
+
+
+def _step_cost(fit: Fit) -> Iterator[Metric]:
+    cost = GaugeMetricFamily(
+        "prefleet_step_cost_seconds", "Fitted cost of a step by term: fixed, per token, per pair.", labels=["term"]
+    )
+    error = GaugeMetricFamily(
+        "prefleet_step_cost_error_seconds", "Standard error of the fitted cost by term.", labels=["term"]
+    )
+    for term, coefficient, deviation in zip(TERMS, fit.coefficients, fit.errors, strict=True):
+        cost.add_metric([term], coefficient)
+        error.add_metric([term], deviation)
+    yield cost
+    yield error
+    yield _gauge("step_cost_noise_seconds", "Standard deviation of steps around the fitted cost.", fit.noise_s)
+    yield _gauge("step_cost_samples", "Steps from which the cost was fitted.", fit.samples)
 
 
 def _policy(policy: RuntimePolicy) -> Iterator[Metric]:

@@ -276,4 +276,54 @@ BAD_SPECS = (
         "metadata.name",
         "write at most 55 of the characters a-z, 0-9 and -, beginning with a letter",
     ),
+    BadSpec(
+        "an unknown long chunk",
+        {"spec.scheduling": {"longChunk": "Half"}},
+        "spec.scheduling.longChunk",
+        "Yield",
+    ),
+    BadSpec(
+        "TPT without its numbers",
+        {"spec.scheduling": {"stage": {"type": "TPT", "maxBatch": 64}}},
+        "spec.scheduling.stage",
+        "write prefillPerRequest, decodePerRequest and maxBatch with type TPT, all three, and with no other type",
+    ),
+    BadSpec(
+        "the numbers of TPT with another stage",
+        {"spec.scheduling": {"stage": {"type": "Mixed", "maxBatch": 64}}},
+        "spec.scheduling.stage",
+        "write prefillPerRequest, decodePerRequest and maxBatch with type TPT, all three, and with no other type",
+    ),
+    BadSpec(
+        "a stall budget without a limit",
+        {"spec.scheduling": {"stage": {"type": "StallBudget"}}},
+        "spec.scheduling.stage",
+        'write maxStall, such as "50ms", with type StallBudget and with no other type',
+    ),
+    BadSpec(
+        "a stall too short to mean anything",
+        {"spec.scheduling": {"stage": {"type": "StallBudget", "maxStall": "0.1ms"}}},
+        "spec.scheduling.stage.maxStall",
+        'write a duration from 1ms to 1h with its unit (ms, s, m, h), such as "50ms"',
+    ),
+    BadSpec(
+        "a prefill that costs nothing",
+        {
+            "spec.scheduling": {
+                "stage": {"type": "TPT", "prefillPerRequest": "0ms", "decodePerRequest": "1ms", "maxBatch": 8}
+            }
+        },
+        "spec.scheduling.stage.prefillPerRequest",
+        'write a duration from 0.001ms to 1h with its unit (ms, s, m, h), such as "80ms"',
+    ),
+    BadSpec(
+        "a decode that takes hours",
+        {
+            "spec.scheduling": {
+                "stage": {"type": "TPT", "prefillPerRequest": "9ms", "decodePerRequest": "9h", "maxBatch": 8}
+            }
+        },
+        "spec.scheduling.stage.decodePerRequest",
+        'write a duration from 0ms to 1h with its unit (ms, s, m, h), such as "0.5ms"',
+    ),
 )

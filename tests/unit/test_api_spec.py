@@ -69,7 +69,11 @@ def _validations(node: Any) -> Iterator[dict[str, str]]:
 UNKNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("router", {"router": {"type": "None"}}, "spec.router: no such field in this release: remove it, or write one of"),
     ("attach", {"attach": {}}, "spec.attach: no such field in this release"),
-    ("a misspelt value", {"scheduling": {"treshold": 5}}, "agedShare, length, longMaxWait, policy, threshold"),
+    (
+        "a misspelt value",
+        {"scheduling": {"treshold": 5}},
+        "agedShare, length, longChunk, longChunkTokens, longMaxWait, policy, stage, threshold",
+    ),
     ("a field of an item", {"prefill": {"env": [{"name": "A", "valueFrom": {}}]}}, "or write one of name, value"),
 )
 

@@ -10,6 +10,8 @@ from prefleet_runtime.contract import (
     DEFAULT_EXPORTER_PORT,
     InvalidPolicyError,
     LengthKind,
+    LongChunk,
+    MixedStage,
     PolicyName,
     RuntimePolicy,
     RuntimeSettings,
@@ -22,6 +24,25 @@ def test_a_document_survives_the_round_trip() -> None:
     policy = RuntimePolicy.from_json(json.dumps(SHORT_FIRST))
     assert policy.policy is PolicyName.SHORT_REQUEST_FIRST
     assert policy.length is LengthKind.UNCACHED
+    assert RuntimePolicy.from_json(policy.to_json()) == policy
+
+
+def test_a_document_from_before_the_step_budget_yields_and_leaves_the_stage_to_the_engine() -> None:
+    policy = RuntimePolicy.from_json(json.dumps(SHORT_FIRST))
+    assert (policy.long_chunk, policy.long_chunk_tokens, policy.stage) == (LongChunk.YIELD, None, MixedStage())
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"type": "tpt", "prefill_ms_per_request": 80, "decode_ms_per_request": 0.5, "max_batch": 64},
+        {"type": "stall_budget", "max_stall_ms": 40.5},
+    ],
+    ids=lambda stage: stage["type"],
+)
+def test_a_stage_survives_the_round_trip(stage: dict[str, Any]) -> None:
+    policy = RuntimePolicy.from_json(json.dumps(SHORT_FIRST | {"stage": stage, "long_chunk": "cap"}))
+    assert policy.stage.model_dump() == stage
     assert RuntimePolicy.from_json(policy.to_json()) == policy
 
 
@@ -49,6 +70,12 @@ def test_equal_policies_are_equal_text() -> None:
         pytest.param({"aged_share": 0}, "aged_share", id="a share of nothing would starve longs"),
         pytest.param({"aged_share": 1.5}, "aged_share", id="a share is at most the whole"),
         pytest.param({"length": "bytes"}, "length", id="a length is uncached or prompt"),
+        pytest.param({"long_chunk": "half"}, "long_chunk", id="a long chunk is yield, cap or off"),
+        pytest.param({"long_chunk_tokens": 0}, "long_chunk_tokens", id="a chunk is at least one token"),
+        pytest.param({"stage": {"type": "other"}}, "stage", id="an unknown stage is refused"),
+        pytest.param({"stage": {"type": "tpt"}}, "stage.tpt.max_batch", id="tpt needs its three numbers"),
+        pytest.param({"stage": {"type": "stall_budget", "max_stall_ms": 0}}, "max_stall_ms", id="no stall is no limit"),
+        pytest.param({"stage": {"type": "mixed", "max_stall_ms": 5}}, "max_stall_ms", id="mixed has no settings"),
         pytest.param({"treshold": 5}, "treshold", id="a misspelt key is refused, not ignored"),
         pytest.param({"api_version": "prefleet.dev/runtime/v9"}, "api_version", id="another version is refused"),
     ],

@@ -1,5 +1,7 @@
 """What a decision makes the pods run."""
 
+from typing import Any
+
 import pytest
 from prefleet_operator.api import SchedulingPolicy
 from prefleet_operator.core.reasons import Reason
@@ -27,6 +29,41 @@ def test_short_request_first_carries_its_values_in_the_units_of_the_runtime():
         aged_share=0.5,
         length=LengthKind.PROMPT,
     )
+
+
+@pytest.mark.parametrize(
+    ("users", "runtimes"),
+    [
+        pytest.param({}, {"long_chunk": "yield", "stage": {"type": "mixed"}}, id="longs yield by default"),
+        pytest.param(
+            {"longChunk": "Cap", "longChunkTokens": 300}, {"long_chunk": "cap", "long_chunk_tokens": 300}, id="a cap"
+        ),
+        pytest.param({"longChunk": "Off"}, {"long_chunk": "off"}, id="the engine's own way"),
+        pytest.param(
+            {
+                "stage": {"type": "TPT", "prefillPerRequest": "80ms", "decodePerRequest": "0.5ms", "maxBatch": 64},
+            },
+            {
+                "stage": {
+                    "type": "tpt",
+                    "prefill_ms_per_request": 80.0,
+                    "decode_ms_per_request": 0.5,
+                    "max_batch": 64,
+                }
+            },
+            id="steps of decode alone, in milliseconds",
+        ),
+        pytest.param(
+            {"stage": {"type": "StallBudget", "maxStall": "1.5s"}},
+            {"stage": {"type": "stall_budget", "max_stall_ms": 1500.0}},
+            id="a stall budget, in milliseconds",
+        ),
+    ],
+)
+def test_the_step_budget_reaches_the_runtime(users: dict[str, Any], runtimes: dict[str, Any]) -> None:
+    decision = decided(SchedulingPolicy.SHORT_REQUEST_FIRST, 1000, 5)
+    document = to_runtime_policy(decision, make_spec(users), 7).model_dump(mode="json")
+    assert document | runtimes == document
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ SERIES = {
     *("dispatches", "promotions", "degradations", "requeues", "bypasses", "step_seconds", "step_tokens"),
     *("waiting_requests", "waiting_tokens", "oldest_wait_seconds", "policy_generation", "policy_info"),
     *("policy_threshold_tokens", "policy_long_max_wait_seconds", "policy_refused"),
+    *("held_longs", "decode_only_steps", "starvation_bounds", "stall_limited_steps", "stall_unsure_steps"),
+    *("step_cost_seconds", "step_cost_error_seconds", "step_cost_noise_seconds", "step_cost_samples"),
 }
 
 

@@ -177,6 +177,21 @@ class PolicyQueue(ABC, Generic[T]):
         """
 
     @abstractmethod
+    def ready(self, *lanes: Lane) -> tuple[int, int]:
+        """Requests, and their lengths in tokens, that wait for nothing but their turn; in all lanes if none is named.
+
+        A lane that the policy does not have holds nothing.
+        """
+
+    @abstractmethod
+    def limit_longs(self, count: int | None) -> None:
+        """Until the next `begin_step` offer at most `count` waiting longs; None lifts the limit.
+
+        Beyond it an aged-long is offered still, while shorts wait and its share allows it. Longs that the engine
+        holds back take nothing of the count. Policies without a long lane ignore it.
+        """
+
+    @abstractmethod
     def heads_to_refresh(self, limit: int) -> list[tuple[T, RequestFacts]]:
         """At most `limit` first waiting requests whose place a larger cached part could better; often none."""
 

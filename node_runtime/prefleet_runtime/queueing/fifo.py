@@ -145,11 +145,11 @@ class Fifo(Generic[T]):
 class LaneFifo(Fifo[T]):
     """The stored entries of one lane, and what the lane counts.
 
-    `size` and `tokens` (the sum of the lengths) count all that waits, also what steps aside; `ready` counts the
-    requests of this lane that wait for nothing but their turn.
+    `size` and `tokens` (the sum of the lengths) count all that waits, also what steps aside; `ready` and
+    `ready_tokens` count the requests of this lane that wait for nothing but their turn.
     """
 
-    __slots__ = ("lane", "ready", "size", "tokens")
+    __slots__ = ("lane", "ready", "ready_tokens", "size", "tokens")
 
     def __init__(self, lane: Lane) -> None:
         super().__init__()
@@ -157,3 +157,4 @@ class LaneFifo(Fifo[T]):
         self.size = 0
         self.tokens = 0
         self.ready = 0
+        self.ready_tokens = 0

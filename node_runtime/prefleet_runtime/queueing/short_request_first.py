@@ -13,6 +13,9 @@ moves a projected debt as if it were dispatched with its uncached tokens, so tha
 in the order that single steps would; a request put back takes its turn again. The real debt moves only with
 commits, by the tokens really set in motion.
 
+The step budget may limit how many longs a step may start (`limit_longs`); an aged-long that its share allows is
+exempt while shorts wait, so a limit cannot make it wait longer than this policy says.
+
 What it does badly: a load of longs alone gains nothing, and under saturation longs wait beyond their limit.
 """
 
@@ -78,6 +81,8 @@ class ShortRequestFirst(StoredQueue[T]):
         if immediate is not None:
             return immediate
         short, long = self._short.first, self._long.first
+        if long is not None and not self._may_go(long):
+            long = None
         if short is None or long is None:
             return short or long
         return long if self._long_leads(short, long, self._projected) else short
@@ -101,6 +106,8 @@ class ShortRequestFirst(StoredQueue[T]):
         entry.aged = entry.home is self._long and self._is_aged(entry)
         if self._contended and (self._projected > 0 or entry.aged):
             self._projected = self._project(entry, self._projected)
+        if self._longs_left and entry.home is self._long and not entry.deferred:
+            self._longs_left -= 1
 
     def _charge(self, entry: Entry[T], tokens: int) -> bool:
         if entry.home is self._short:
@@ -117,6 +124,12 @@ class ShortRequestFirst(StoredQueue[T]):
 
     def _is_aged(self, entry: Entry[T]) -> bool:
         return self._now - entry.facts.arrival_s >= self._max_wait_s
+
+    def _may_go(self, long: Entry[T]) -> bool:
+        """Whether the limit on new longs lets the first one through in this step."""
+        if self._longs_left != 0 or long.turn > self._step_turn:
+            return True
+        return self._contended and self._projected <= 0 and self._is_aged(long)
 
     def _long_leads(self, short: Entry[T], long: Entry[T], projected: float) -> bool:
         """Whether the first long goes before the first short in this step, at a projected debt."""

@@ -5,8 +5,9 @@
 Each step has a token budget, spent as vLLM spends it: running requests first, in the order in which they
 started (one token for each decode, the next chunk for each unfinished prefill); then requests whose remote KV
 has arrived; then the waiting queue, whose policy says who is next, as long as budget, seats and KV room last.
-A waiting head that does not fit in the KV cache steps aside (`bypass_head`). When a decode finds no free
-block, the last of `running` is preempted: its KV is dropped and it returns to the queue to be recomputed.
+A waiting head that does not fit in the KV cache steps aside (`bypass_head`). When a decode finds no free block, the
+last of `running` is preempted: its KV is dropped and it returns to the queue to be recomputed. What the step budget
+decides (`stage`) is applied as in the vLLM adapter, by order, limits and holds.
 
 The same code serves the real-time server and a virtual-clock replay: time is an argument and nothing else
 moves. The caller owns the axis, and `now` never decreases.
@@ -25,7 +26,7 @@ import heapq
 from itertools import count
 from typing import Protocol
 
-from prefleet_runtime.queueing.base import PolicyQueue, RequestFacts
+from prefleet_runtime.queueing.base import Dispatch, Lane, PolicyQueue, RequestFacts
 from prefleet_runtime.sim.cost_model import EngineProfile
 from prefleet_runtime.sim.state import (
     BLOCK_TOKENS,
@@ -37,6 +38,7 @@ from prefleet_runtime.sim.state import (
     StepPlan,
     blocks_for,
 )
+from prefleet_runtime.stage import UNLIMITED, Arbiter, Prefill, StepBudget, StepView
 
 
 class Waiting(Protocol):
@@ -47,23 +49,40 @@ class Waiting(Protocol):
 
     @property
     def queue(self) -> PolicyQueue[SimRequest]: ...
+    @property
+    def shares_steps(self) -> bool: ...
     def add(self, item: SimRequest, facts: RequestFacts) -> None: ...
     def prepend(self, item: SimRequest, facts: RequestFacts) -> None: ...
     def remove(self, request_id: str) -> SimRequest | None: ...
     def begin_step(self, now: float, processed_prefill_tokens: int = 0) -> None: ...
-    def dispatched(self, request_id: str, now: float, tokens: int) -> object: ...
+    def plan_step(self, view: StepView) -> StepBudget: ...
+    def dispatched(self, request_id: str, now: float, tokens: int) -> Dispatch | None: ...
 
 
 class PlainQueue:
-    """One policy's queue as the engine wants it, without policy file and metrics: for a virtual clock."""
+    """One policy's queue as the engine wants it, without policy file and metrics: for a virtual clock.
 
-    def __init__(self, queue: PolicyQueue[SimRequest]) -> None:
+    `arbiter`: shares the steps; whoever drives the engine tells it what they cost (`observe`). Without one steps are
+    the engine's own.
+    """
+
+    def __init__(self, queue: PolicyQueue[SimRequest], arbiter: Arbiter | None = None) -> None:
         self.queue = queue
+        self._arbiter = arbiter
         self.add = queue.add
         self.prepend = queue.prepend
         self.remove = queue.remove
         self.begin_step = queue.begin_step
         self.dispatched = queue.commit
+
+    @property
+    def shares_steps(self) -> bool:
+        return self._arbiter is not None and not self._arbiter.is_idle
+
+    def plan_step(self, view: StepView) -> StepBudget:
+        budget = self._arbiter.plan(view) if self._arbiter is not None else UNLIMITED
+        self.queue.limit_longs(budget.new_longs)
+        return budget
 
 
 def step_aside(queue: PolicyQueue[SimRequest], head: SimRequest) -> bool:
@@ -159,13 +178,16 @@ class Engine:
         """Decide what the step that begins at `now` computes; None if there is nothing to do."""
         self._end_leases(now)
         self.waiting.begin_step(now, self.processed_prefill_tokens)
-        plan = StepPlan(budget=self.limits.max_num_batched_tokens)
+        limits = self.waiting.plan_step(self._view()) if self.waiting.shares_steps else UNLIMITED
+        plan = StepPlan(self.limits.max_num_batched_tokens, limits)
         preempted = self._schedule_running(plan)
         self._resume_loaded(plan, now)
         if not preempted:
             self._admit(plan, now)
         for request, tokens in plan.admitted:
-            self.waiting.dispatched(request.request_id, now, tokens)
+            dispatch = self.waiting.dispatched(request.request_id, now, tokens)
+            if dispatch is not None and not request.preemptions:
+                request.long = dispatch.lane is Lane.LONG
         if not plan.items:
             return None
         if plan.prefill_tokens:
@@ -196,15 +218,48 @@ class Engine:
     def _schedule_running(self, plan: StepPlan) -> bool:
         """Give every running request its share; True if one had to be preempted."""
         before = self.preemptions
-        index = 0
+        limits = plan.limits
+        if limits.in_order:
+            self.running.sort(key=lambda request: limits.rank(request.prefills, request.long))
+        index = longs = 0
         while index < len(self.running) and plan.budget:
             request = self.running[index]
-            tokens = min(request.known_tokens - request.computed, plan.budget)
+            index += 1
+            if request.long and request.prefills:
+                longs += 1
+                if limits.running_longs is not None and longs > limits.running_longs:
+                    continue
+            tokens = plan.grant(request)
+            if not tokens:
+                continue
             if not self._grow(request, tokens):
                 break
             plan.include(request, tokens)
-            index += 1
         return self.preemptions > before
+
+    def _view(self) -> StepView:
+        """What the step finds, for whoever shares it."""
+        decodes = [request for request in self.running if not request.prefills]
+        queue = self.waiting.queue
+        seats = self.limits.max_num_seqs - len(self.running)
+        admits = seats > 0 and bool(queue) and blocks_for(queue.peek().known_tokens) <= self.free_blocks
+        shorts, tokens = queue.ready(Lane.SHORT, Lane.ALL) if admits else (0, 0)
+        longs, _ = queue.ready(Lane.LONG, Lane.IMMEDIATE) if admits else (0, 0)
+        seated = min(shorts, seats)
+        return StepView(
+            budget=self.limits.max_num_batched_tokens,
+            decodes=len(decodes),
+            decode_tokens=len(decodes),
+            decode_context=sum(request.computed for request in decodes),
+            prefills=[
+                Prefill(request.known_tokens - request.computed, request.computed, request.long)
+                for request in self.running
+                if request.prefills
+            ],
+            waiting_shorts=seated,
+            waiting_short_tokens=tokens * seated // max(1, shorts),
+            waiting_longs=longs,
+        )
 
     def _resume_loaded(self, plan: StepPlan, now: float) -> None:
         while self._loading and self._loading[0][0] <= now and self._has_seat(plan):
@@ -216,6 +271,8 @@ class Engine:
         queue = self.waiting.queue
         while self._has_seat(plan) and queue:
             head = queue.peek()
+            if not head.remote_kv and not plan.grant(head):
+                break
             if blocks_for(head.known_tokens) > self.free_blocks:
                 if not step_aside(queue, head):
                     break
@@ -241,7 +298,7 @@ class Engine:
         if request.first_scheduled_s is None:
             request.first_scheduled_s = now
         self.running.append(request)
-        plan.include(request, min(left, plan.budget))
+        plan.include(request, plan.grant(request))
         plan.admitted.append((request, left))
 
     def _grow(self, request: SimRequest, tokens: int) -> bool:

@@ -87,7 +87,7 @@ class RealTimeEngine:
             await asyncio.sleep(begin - clock())
             now = clock()
             outcome = self.engine.finish(plan, now)
-            self._governor.end_step(now, now - ended, plan.prefill_tokens + plan.decode_tokens)
+            self._governor.end_step(now, now - ended, plan.prefill_tokens + plan.decode_tokens, plan.work)
             self._metrics.step(plan, outcome, preempted, now)
             ended = now
             for request in outcome.finished:

@@ -11,6 +11,7 @@ from enum import Enum, auto
 
 from prefleet_runtime.queueing.base import RequestFacts
 from prefleet_runtime.sim.cost_model import attention_pairs
+from prefleet_runtime.stage import UNLIMITED, StepBudget, StepWork
 
 BLOCK_TOKENS = 16
 """KV entries per block: vLLM's default."""
@@ -42,7 +43,7 @@ class SimRequest:
     `remote_kv`: the prompt's KV is fetched from another pod; `keep_kv`: it is kept for one at the end;
     `client_priority`: what the client asked for.
     `computed`: tokens whose KV exists; `prefill_until`: the count at which prefill is complete (a preempted
-    request recomputes its prompt and its own output).
+    request recomputes its prompt and its own output). `long`: it left the queue's long lane.
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class SimRequest:
     preemptions: int = 0
     blocks: int = 0
     state: RequestState = RequestState.WAITING
+    long: bool = False
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     prefill_until: int = field(init=False)
@@ -68,6 +70,11 @@ class SimRequest:
     def known_tokens(self) -> int:
         """Prompt and output so far."""
         return self.prompt_tokens + self.generated
+
+    @property
+    def prefills(self) -> bool:
+        """Whether prefill is not complete."""
+        return self.computed < self.prefill_until
 
     @property
     def facts(self) -> RequestFacts:
@@ -115,10 +122,11 @@ class StepPlan:
     """What one step computes and what that costs: filled by `schedule`, read-only afterwards.
 
     `items`: each scheduled request with its tokens; `admitted`: those that start in this step, with all the
-    prefill tokens that this sets in motion; `budget`: tokens that are left.
+    prefill tokens that this sets in motion; `budget`: tokens that are left; `limits`: how they are to be shared.
     """
 
     budget: int
+    limits: StepBudget = UNLIMITED
     items: list[tuple[SimRequest, int]] = field(default_factory=list)
     admitted: list[tuple[SimRequest, int]] = field(default_factory=list)
     prefill_tokens: int = 0
@@ -127,10 +135,27 @@ class StepPlan:
     decode_context: int = 0
     cost_s: float = 0.0
 
+    @property
+    def work(self) -> StepWork:
+        """What the cost of a step is learnt from."""
+        return StepWork(self.prefill_tokens, self.decode_tokens, self.pairs + self.decode_context)
+
+    def grant(self, request: SimRequest) -> int:
+        """The tokens that a request may have now; KV from another pod makes its one token no prefill."""
+        tokens = min(request.known_tokens - request.computed, self.budget)
+        if not request.prefills or request.remote_kv:
+            return tokens
+        limits = self.limits
+        if limits.chunk_tokens is not None:
+            tokens = min(tokens, limits.chunk_tokens)
+        if limits.prefill_tokens is not None:
+            tokens = min(tokens, max(0, limits.prefill_tokens - self.prefill_tokens))
+        return tokens
+
     def include(self, request: SimRequest, tokens: int) -> None:
         self.items.append((request, tokens))
         self.budget -= tokens
-        if request.computed < request.prefill_until:
+        if request.prefills:
             self.prefill_tokens += tokens
             self.pairs += attention_pairs(request.computed, tokens)
         else:

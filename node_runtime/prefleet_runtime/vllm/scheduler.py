@@ -11,14 +11,15 @@ output after it. A step, always on the engine's thread:
 2. the governor takes a new policy, if there is one, and fixes the order;
 3. heads that found no room in the KV cache, of which no more is free now than then, step aside, while
    something runs and something else waits;
-4. the engine schedules;
-5. what it took from the queue is committed, in that order, with the wait since the request arrived; if the step
+4. the step's budget is decided and set, for this step alone (`budget`);
+5. the engine schedules;
+6. what it took from the queue is committed, in that order, with the wait since the request arrived; if the step
    carries prefill, all its tokens count as work done, by which `hrrn` ages.
 
 `kv_holding_waiting` (requests that hold KV blocks already) stays the engine's own, first come first served; releases
 before 0.31 are made to do the same (`skipped_waiting`).
 
-Left out: the step budget, and the engine's own order by priorities (`--scheduling-policy priority` is refused).
+Left out: the engine's own order by priorities (`--scheduling-policy priority` is refused).
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class GovernedScheduler(Scheduler):  # type: ignore[misc]  # vllm has no types h
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         began, now = time.perf_counter(), time.time()
         self.prefleet.prepare(now)
-        output = super().schedule(*args, **kwargs)
+        with self.prefleet.budgets.applied() as decode_only:
+            output = super().schedule(True) if decode_only else super().schedule(*args, **kwargs)
         self.prefleet.commit(output, now, began)
         return output
 

@@ -16,6 +16,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
 from ..governor import Governor
+from ..stage import StepWork, chunk_pairs
+from .budget import StepBudgets
 from .cached_length import cached_length, heads_looked_at
 from .skipped_waiting import SkippedWaiting
 from .waiting_queue import WaitingQueue, is_deferred
@@ -35,7 +37,8 @@ class Steps:
         self.skipped_waiting = SkippedWaiting(self.waiting)  # of use in releases that have such a queue
         self._scheduler = scheduler
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
-        self._began: deque[tuple[SchedulerOutput, float]] = deque(maxlen=STEPS_IN_FLIGHT)
+        self.budgets = StepBudgets(scheduler, governor, self._head_fits)
+        self._began: deque[tuple[SchedulerOutput, StepWork, float]] = deque(maxlen=STEPS_IN_FLIGHT)
         self._last_end_s = 0.0
         self._processed_prefill_tokens = 0
 
@@ -52,20 +55,22 @@ class Steps:
             request = self._scheduler.requests[request_id]
             self.waiting.no_room.pop(request_id, None)
             left = request.num_tokens - request.num_computed_tokens + scheduled
-            self.governor.dispatched(request_id, now, max(1, left))
-        if carries_prefill(output, self._scheduler.requests):
+            dispatch = self.governor.dispatched(request_id, now, max(1, left))
+            self.budgets.started(request, dispatch)
+        work = work_of(output, self._scheduler.requests)
+        if work.prefill_tokens:
             self._processed_prefill_tokens += output.total_num_scheduled_tokens
-        self._began.append((output, began_s))
+        self._began.append((output, work, began_s))
 
     def end(self, output: SchedulerOutput) -> None:
         """After `update_from_output()`: the step is over."""
         ended = time.perf_counter()
         while self._began:
-            candidate, began = self._began.popleft()
+            candidate, work, began = self._began.popleft()
             if candidate is output:
                 # Steps overlap under asynchronous scheduling: a step lasts from the end of the one before.
                 seconds = ended - max(began, self._last_end_s)
-                self.governor.end_step(time.time(), seconds, output.total_num_scheduled_tokens)
+                self.governor.end_step(time.time(), seconds, output.total_num_scheduled_tokens, work)
                 break
         self._last_end_s = ended
 
@@ -105,24 +110,33 @@ class Steps:
                 return
             others -= 1
 
+    def _head_fits(self) -> bool:
+        queue = self.governor.queue
+        return bool(queue) and not self._has_no_room(queue.peek())
+
     def _has_no_room(self, request: Request) -> bool:
         free_then = self.waiting.no_room.get(request.request_id)
         return free_then is not None and self._free_blocks() <= free_then
 
 
-def carries_prefill(output: SchedulerOutput, requests: Mapping[str, Request]) -> bool:
-    """Whether a step computes any part of a prompt, or recomputes what a preempted request had.
+def work_of(output: SchedulerOutput, requests: Mapping[str, Request]) -> StepWork:
+    """What a step computes. Prefill is any part of a prompt, and what a preempted request had and computes again.
 
-    To be asked after `schedule()`, which counts the step's tokens as computed already, and before its output is
-    in. Those taken from the queue come last, so a look from the end is short unless all requests decode.
+    To be asked after `schedule()`, which counts the step's tokens as computed already, and before its output is in.
     """
-    return any(_prefills(requests[name], tokens) for name, tokens in reversed(output.num_scheduled_tokens.items()))
-
-
-def _prefills(request: Request, tokens: int) -> bool:
-    # A decode has everything computed but its last token, under asynchronous scheduling even that.
-    computed = request.num_computed_tokens - tokens
-    return bool(computed < max(request.num_prompt_tokens, request.num_tokens - 1))
+    prefill = decode = 0
+    pairs = 0.0
+    for name, tokens in output.num_scheduled_tokens.items():
+        request = requests[name]
+        computed = request.num_computed_tokens - tokens
+        # A decode has everything computed but its last token, under asynchronous scheduling even that.
+        if computed < max(request.num_prompt_tokens, request.num_tokens - 1):
+            prefill += tokens
+            pairs += chunk_pairs(computed, tokens)
+        else:
+            decode += tokens
+            pairs += tokens * computed
+    return StepWork(prefill, decode, pairs)
 
 
 def _taken_from_queue(output: SchedulerOutput) -> Iterator[tuple[str, int]]:

@@ -55,6 +55,22 @@ class LengthMeasure(StrEnum):
     PROMPT = "Prompt"
 
 
+class LongChunkMode(StrEnum):
+    """What a long prefill gets of a step while short requests wait or are in prefill."""
+
+    YIELD = "Yield"
+    CAP = "Cap"
+    OFF = "Off"
+
+
+class StageType(StrEnum):
+    """How a step is shared between decode and prefill."""
+
+    MIXED = "Mixed"
+    TPT = "TPT"
+    STALL_BUDGET = "StallBudget"
+
+
 class TuningMode(StrEnum):
     """Auto moves the tuned values, Advise only reports them, Off leaves everything to the user."""
 
@@ -236,9 +252,42 @@ class RoleSpec(Model):
     RULES: ClassVar = (NO_OPERATOR_ARGUMENTS, NO_DATA_PARALLEL, NO_RUNTIME_SETTINGS, NO_OPERATOR_ENV)
 
 
+class StageSpec(Model):
+    """How a step is shared between decode and prefill, on pods that do both."""
+
+    type: StageType = StageType.MIXED
+    """Mixed: as the engine does it. TPT: steps of decode alone between prefills, in proportion to what both cost.
+    StallBudget: as much prefill in a step as keeps running answers from stalling longer than maxStall."""
+    prefill_per_request: Annotated[DurationText, duration_between("0.001ms", "1h", "80ms")] | None = None
+    """TPT: what one request costs in a step with prefill."""
+    decode_per_request: Annotated[DurationText, duration_between("0ms", "1h", "0.5ms")] | None = None
+    """TPT: what one request costs in a step of decode."""
+    max_batch: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """TPT: how many requests decode at once on a full pod."""
+    max_stall: Annotated[DurationText, duration_between("1ms", "1h", "50ms")] | None = None
+    """StallBudget: the longest time between two tokens of a running answer."""
+
+    RULES: ClassVar = (
+        Rule(
+            "self.type == 'TPT' ? has(self.prefillPerRequest) && has(self.decodePerRequest) && has(self.maxBatch)"
+            " : !(has(self.prefillPerRequest) || has(self.decodePerRequest) || has(self.maxBatch))",
+            "write prefillPerRequest, decodePerRequest and maxBatch with type TPT, all three, and with no other type",
+            lambda stage: (
+                [stage.prefill_per_request, stage.decode_per_request, stage.max_batch].count(None)
+                == (0 if stage.type is StageType.TPT else 3)
+            ),
+        ),
+        Rule(
+            "has(self.maxStall) == (self.type == 'StallBudget')",
+            'write maxStall, such as "50ms", with type StallBudget and with no other type',
+            lambda stage: (stage.max_stall is not None) is (stage.type is StageType.STALL_BUDGET),
+        ),
+    )
+
+
 class SchedulingSpec(Model):
-    """How the prefill queue is ordered. threshold, longMaxWait and agedShare belong to ShortRequestFirst; under
-    another policy they are kept, unused, for the way back."""
+    """How the prefill queue is ordered and steps are shared. threshold, longMaxWait, agedShare, longChunk and
+    longChunkTokens belong to ShortRequestFirst; under another policy they are kept, unused, for the way back."""
 
     policy: SchedulingPolicy = SchedulingPolicy.SHORT_REQUEST_FIRST
     """ShortRequestFirst: requests up to the threshold before longer ones. PromoteShortest: the shortest first, the
@@ -255,6 +304,12 @@ class SchedulingSpec(Model):
     trust_client_priority: StrictBool = False
     """Whether a request to which its client gave a negative priority goes first. Otherwise what clients say of
     priorities is ignored: whoever may send requests could put its own before all others."""
+    long_chunk: LongChunkMode = LongChunkMode.YIELD
+    """What a long prefill gets of a step while short requests wait. Yield: what they leave, at least longChunkTokens.
+    Cap: at most longChunkTokens. "Off" (in quotes: YAML reads a bare Off as false): the engine's own way."""
+    long_chunk_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    """Tokens; a quarter of the engine's step if left out."""
+    stage: StageSpec = StageSpec()
 
     @property
     def long_max_wait_s(self) -> float | None:

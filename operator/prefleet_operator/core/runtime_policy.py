@@ -5,9 +5,25 @@ Decode pods get a document of their own with the same generation, derived where 
 
 from __future__ import annotations
 
-from prefleet_runtime.contract import LengthKind, PolicyName, RuntimePolicy
+from prefleet_runtime.contract import (
+    LengthKind,
+    LongChunk,
+    MixedStage,
+    PolicyName,
+    RuntimePolicy,
+    Stage,
+    StallBudgetStage,
+    TptStage,
+)
 
-from prefleet_operator.api import LengthMeasure, PrefillPolicySpec, SchedulingPolicy
+from prefleet_operator.api import (
+    LengthMeasure,
+    LongChunkMode,
+    PrefillPolicySpec,
+    SchedulingPolicy,
+    StageSpec,
+    parse_duration,
+)
 from prefleet_operator.core.tuning import TuningDecision
 
 _POLICY_NAMES = {
@@ -18,6 +34,11 @@ _POLICY_NAMES = {
 }
 _USERS_NAMES = {name: policy for policy, name in _POLICY_NAMES.items()}
 _LENGTH_KINDS = {LengthMeasure.UNCACHED: LengthKind.UNCACHED, LengthMeasure.PROMPT: LengthKind.PROMPT}
+_LONG_CHUNKS = {
+    LongChunkMode.YIELD: LongChunk.YIELD,
+    LongChunkMode.CAP: LongChunk.CAP,
+    LongChunkMode.OFF: LongChunk.OFF,
+}
 
 
 def to_runtime_policy(decision: TuningDecision, spec: PrefillPolicySpec, generation: int) -> RuntimePolicy:
@@ -30,7 +51,28 @@ def to_runtime_policy(decision: TuningDecision, spec: PrefillPolicySpec, generat
         aged_share=spec.scheduling.aged_share,
         length=_LENGTH_KINDS[spec.scheduling.length],
         trust_client_priority=spec.scheduling.trust_client_priority,
+        long_chunk=_LONG_CHUNKS[spec.scheduling.long_chunk],
+        long_chunk_tokens=spec.scheduling.long_chunk_tokens,
+        stage=to_stage(spec.scheduling.stage),
     )
+
+
+def to_stage(spec: StageSpec) -> Stage:
+    """The stage that a user wrote; a spec's rules see to it that each has its settings and no others."""
+    if spec.max_stall is not None:
+        return StallBudgetStage(type="stall_budget", max_stall_ms=_ms(spec.max_stall))
+    if spec.prefill_per_request is None or spec.decode_per_request is None or spec.max_batch is None:
+        return MixedStage()
+    return TptStage(
+        type="tpt",
+        prefill_ms_per_request=_ms(spec.prefill_per_request),
+        decode_ms_per_request=_ms(spec.decode_per_request),
+        max_batch=spec.max_batch,
+    )
+
+
+def _ms(duration: str) -> float:
+    return round(parse_duration(duration) * 1000, 6)
 
 
 def to_scheduling_policy(name: PolicyName) -> SchedulingPolicy:

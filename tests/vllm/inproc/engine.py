@@ -114,6 +114,7 @@ class Engine:
     asynchronous: bool = False
     first_scheduled: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
+    tokens: dict[str, int] = field(default_factory=dict)  # what the last step scheduled
     _in_flight: deque[tuple[SchedulerOutput, dict[str, list[int]]]] = field(default_factory=deque)
     _names: int = 0
 
@@ -156,7 +157,8 @@ class Engine:
     def step(self) -> list[str]:
         """One engine step; the names of the requests that it scheduled, in order."""
         output = self.scheduler.schedule()
-        names = list(output.num_scheduled_tokens)
+        self.tokens = dict(output.num_scheduled_tokens)
+        names = list(self.tokens)
         self.first_scheduled += [name for name in names if name not in self.first_scheduled]
         if names:
             self._in_flight.append((output, {name: self._answer(name) for name in names}))
