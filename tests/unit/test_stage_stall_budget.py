@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prefleet_runtime.contract import PolicyName, RuntimePolicy, StallBudgetStage
 from prefleet_runtime.stage import Arbiter, Prefill, StepView, StepWork, chunk_pairs
@@ -105,6 +105,7 @@ def test_a_closed_loop_from_nothing_keeps_the_limit(max_stall_ms: float, noise: 
     assert prefilled >= 1000 * LEAST_TOKENS * 2, "the limit was kept by doing next to nothing"
 
 
+@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 64), st.integers(0, 3), st.integers(0, 3))
 def test_a_cut_step_is_shared_like_any_other(decodes: int, shorts: int, longs: int) -> None:
     rule = taught(30, policy=PolicyName.SHORT_REQUEST_FIRST, threshold=300)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prefleet_runtime.contract import RuntimePolicy, TptStage
 from prefleet_runtime.stage import Arbiter, Prefill, StepView
@@ -32,6 +32,7 @@ def decode_steps(rule: Arbiter, decodes: int) -> int:
     raise AssertionError("prefill starves")
 
 
+@settings(deadline=None)
 @given(p=st.integers(1, 400), d=st.integers(1, 40), m=st.integers(2, 64), data=st.data())
 def test_the_formula_has_its_closed_form(p: int, d: int, m: int, data: st.DataObject) -> None:
     r = data.draw(st.integers(0, m - 1))

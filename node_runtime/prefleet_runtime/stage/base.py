@@ -59,7 +59,7 @@ class StepBudget:
     """How a step is to be shared. None lifts a limit.
 
     `prefill_tokens`: all prefill of the step together (0: a step of decode alone); `chunk_tokens`: any one prefill;
-    `running_longs`: how many of the started longs go on, the first ones, the others are held for this step;
+    `running_longs`: how many of the started longs go on, the first ones; the others are held for this step;
     `new_longs`: how many longs may start, aged ones that the queue allows beside them.
     `in_order`: decodes go first, then short prefills, then longs; with `long_first` longs before shorts, where what
     is left behind the shorts would be less than a long's least.

@@ -1,8 +1,9 @@
 """What started longs get of a step while shorts contend, that is while shorts wait or are in prefill.
 
 Ordering the queue cannot help a short that arrives while a long is being computed: what runs is scheduled first,
-and a long takes whole steps. So while shorts contend, one long goes on, the first that started, and the others
-are held; no further long starts unless none has started. That one gets
+and a long takes whole steps. So while shorts contend, one long goes on, the first that started, and the others are
+held; no further long starts. Only where the one ends within the step, the next follows, a started one before one
+that waits: else what it leaves of the step were lost. Longs together get
 
     yield   what decodes and shorts leave, at least the chunk
     cap     the chunk, also where the rest of the step is left unused
@@ -45,26 +46,46 @@ def share(view: StepView, mode: LongChunk, chunk: int, room: int) -> StepBudget:
     if not contended or not (longs or view.waiting_longs):
         return StepBudget(in_order=True)
     least = min(room, -(-chunk * room // view.budget))
-    limit = least if mode is LongChunk.CAP else _yielded(view, shorts, longs, least, room)
+    hard = mode is LongChunk.CAP
+    allowed = least if hard else max(least, room - sum(shorts) - view.waiting_short_tokens)
+    going, limit, starting = _going(longs, allowed, hard)
+    if not hard:
+        limit = max(limit, _filling(view, shorts, [*longs[:going], *[room] * starting], limit, room))
     return StepBudget(
         chunk_tokens=max(1, limit),
-        running_longs=1,
-        new_longs=0 if longs else 1,
+        running_longs=going,
+        new_longs=starting,
         in_order=True,
         long_first=sum(shorts) > room - least,
     )
 
 
-def _yielded(view: StepView, shorts: Sequence[int], longs: Sequence[int], least: int, room: int) -> int:
-    demand = sum(shorts) + view.waiting_short_tokens
-    left = max(least, room - demand)
+def _going(longs: Sequence[int], allowed: int, hard: bool) -> tuple[int, int, int]:
+    """How many started longs go on, the limit on each so that all get `allowed`, and how many more may start.
+
+    One limit has to serve all. Where the last would get more than is left because an earlier one ends with more,
+    it goes all the same, unless the limit is `hard`.
+    """
+    left, widest = allowed, 0
+    for number, tokens in enumerate(longs):
+        if tokens >= left:
+            fits = widest <= left or not hard
+            return (number + 1, max(widest, left), 0) if fits else (number, widest, 0)
+        left -= tokens
+        widest = max(widest, tokens)
+    fits = widest <= left or not hard
+    return len(longs), max(widest, left), 1 if fits else 0
+
+
+def _filling(view: StepView, shorts: Sequence[int], longs: Sequence[int], limit: int, room: int) -> int:
+    """The limit at which no part of the step is lost, where shorts longer than `limit` would be cut by it."""
     waiting = view.waiting_shorts
     average = max(1, -(-view.waiting_short_tokens // waiting)) if waiting else 0
-    if max(max(shorts, default=0), average) <= left:
-        return left
+    if max(max(shorts, default=0), average) <= limit:
+        return limit
     # Waiting shorts are known by number and sum: as many as the step could take are set down at their average.
     likely = [average] * min(waiting, -(-room // average)) if waiting else []
-    return max(left, _level([*shorts, *likely, longs[0] if longs else room], room))
+    return _level([*shorts, *likely, *longs], room)
 
 
 def _level(demands: Sequence[int], room: int) -> int:
