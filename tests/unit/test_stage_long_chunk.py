@@ -75,8 +75,8 @@ def test_a_long_yields(step: StepView, chunk: int, new_longs: int) -> None:
         pytest.param(
             LongChunk.YIELD,
             view(long(700), long(5000), waiting=1, tokens=100),
-            *(2, 700, 0),
-            id="though it may get a little more than is left",
+            *(1, 700, 1),
+            id="but not where it would get more than is left: one that starts comes behind the shorts",
         ),
         pytest.param(
             LongChunk.CAP, view(long(50), long(5000), waiting=1, tokens=100), 2, 200, 0, id="a cap is for all together"
@@ -179,7 +179,7 @@ def spend(step: StepView, budget: StepBudget) -> dict[str, int]:
     return spent
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=1000)
 @given(steps())
 def test_decodes_go_one_long_goes_on_shorts_are_served_and_nothing_is_lost(step: StepView) -> None:
     spent = spend(step, arbiter().plan(step))
@@ -187,15 +187,14 @@ def test_decodes_go_one_long_goes_on_shorts_are_served_and_nothing_is_lost(step:
     assert spent["short"] + spent["long"] <= spent["room"] == step.room
     shorts = sum(p.tokens for p in step.prefills if not p.long) + step.waiting_short_tokens
     first = next((p.tokens for p in step.prefills if p.long), 0)
-    longs = sum(p.tokens for p in step.prefills if p.long)
     if first:
         least = min(first, step.room, -(-250 * step.room // BUDGET))
         assert spent["long"] >= least, "the long did not get its least"
     if shorts:
-        assert spent["short"] >= min(shorts, step.room // 4), "shorts did not get their part"
+        assert spent["short"] >= min(shorts, step.room // 3), "shorts did not get their part"
     if not step.waiting_longs:
         rounding = step.waiting_shorts  # waiting shorts are known by their average: a token each may be cut
-        assert spent["short"] + spent["long"] >= min(step.room, shorts + longs) - rounding, "part of the step is lost"
+        assert spent["short"] + spent["long"] >= min(step.room, shorts + first) - rounding, "part of the step is lost"
 
 
 @settings(deadline=None)

@@ -50,7 +50,7 @@ def share(view: StepView, mode: LongChunk, chunk: int, room: int) -> StepBudget:
     allowed = least if hard else max(least, room - sum(shorts) - view.waiting_short_tokens)
     going, limit, starting = _going(longs, allowed, hard)
     if not hard:
-        limit = max(limit, _filling(view, shorts, [*longs[:going], *[room] * starting], limit, room))
+        limit = max(limit, _uncut(view, shorts, longs[:going], limit, room, ends=starting > 0))
     return StepBudget(
         chunk_tokens=max(1, limit),
         running_longs=going,
@@ -61,28 +61,31 @@ def share(view: StepView, mode: LongChunk, chunk: int, room: int) -> StepBudget:
 
 
 def _going(longs: Sequence[int], allowed: int, hard: bool) -> tuple[int, int, int]:
-    """How many started longs go on, the limit on each so that all get `allowed`, and how many more may start.
+    """How many started longs go on, the limit on each so that all get at most `allowed`, and how many more may start.
 
-    One limit has to serve all. Where the last would get more than is left because an earlier one ends with more,
-    it goes all the same, unless the limit is `hard`.
+    One limit has to serve all: where an earlier one ends with more than it leaves to the next, that one is held. One
+    that starts instead comes behind the shorts and takes nothing from them, but under a `hard` limit it may not.
     """
     left, widest = allowed, 0
     for number, tokens in enumerate(longs):
         if tokens >= left:
-            fits = widest <= left or not hard
-            return (number + 1, max(widest, left), 0) if fits else (number, widest, 0)
+            fits = widest <= left
+            return (number + 1, left, 0) if fits else (number, widest, 0 if hard else 1)
         left -= tokens
         widest = max(widest, tokens)
-    fits = widest <= left or not hard
-    return len(longs), max(widest, left), 1 if fits else 0
+    return len(longs), max(widest, left), 0 if hard and widest > left else 1
 
 
-def _filling(view: StepView, shorts: Sequence[int], longs: Sequence[int], limit: int, room: int) -> int:
-    """The limit at which no part of the step is lost, where shorts longer than `limit` would be cut by it."""
+def _uncut(view: StepView, shorts: Sequence[int], longs: Sequence[int], limit: int, room: int, ends: bool) -> int:
+    """The limit at which shorts longer than `limit` lose no part of the step by it.
+
+    Where the started longs end in this step (`ends`) none of them needs a limit, and so shorts get none.
+    """
     waiting = view.waiting_shorts
     average = max(1, -(-view.waiting_short_tokens // waiting)) if waiting else 0
-    if max(max(shorts, default=0), average) <= limit:
-        return limit
+    longest = max(max(shorts, default=0), average)
+    if ends or longest <= limit:
+        return longest
     # Waiting shorts are known by number and sum: as many as the step could take are set down at their average.
     likely = [average] * min(waiting, -(-room // average)) if waiting else []
     return _level([*shorts, *likely, *longs], room)
