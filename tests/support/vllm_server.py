@@ -246,7 +246,10 @@ async def complete(
 def _take_line(answer: Answer, line: bytes) -> None:
     if not line.startswith(b"data: {"):
         return
-    tokens = [token for choice in json.loads(line[6:])["choices"] for token in choice.get("token_ids") or ()]
+    document = json.loads(line[6:])
+    if "error" in document:
+        raise RuntimeError(f"the engine broke off its answer: {document['error']}")
+    tokens = [token for choice in document["choices"] for token in choice.get("token_ids") or ()]
     if tokens:
         answer.last_token_s = time.monotonic()
         answer.first_token_s = answer.first_token_s or answer.last_token_s

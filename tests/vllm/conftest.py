@@ -1,4 +1,7 @@
-"""Two real engines on one tiny model: the stock scheduler beside ours, both resident, never loaded at once."""
+"""Two real engines on one tiny model: the stock scheduler beside ours, both resident, never loaded at once.
+
+They last for a module: engines of several modules together would not fit in the memory of a small machine.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model"), num_hidden_layers=10)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def engines(
     vllm_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[VllmServer, Governed]]:
@@ -105,11 +108,11 @@ def engines(
         yield stock, Governed(governed, policy_file, generation=1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stock(engines: tuple[VllmServer, Governed]) -> VllmServer:
     return engines[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def governed(engines: tuple[VllmServer, Governed]) -> Governed:
     return engines[1]

@@ -54,7 +54,7 @@ class Pair:
     ours: list[Answer]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pairs(stock: VllmServer, governed: Governed) -> list[Pair]:
     governed.set_policy(**SHORT_FIRST)
     for server in (stock, governed.server):
