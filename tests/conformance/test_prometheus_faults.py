@@ -91,7 +91,7 @@ def stub() -> Iterator[Stub]:
 
 @pytest.fixture
 async def source(stub: Stub) -> AsyncIterator[PrometheusSource]:
-    source = PrometheusSource("main", stub.url, timeout_s=2.0)
+    source = PrometheusSource("main", stub.url, timeout_s=20.0)
     yield source
     await source.close()
 
