@@ -27,11 +27,11 @@ POLL_S = 0.02
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T]) -> T:
+def wait_until(condition: Callable[[], T], timeout_s: float = WAIT_TIMEOUT_S) -> T:
     """Poll until the condition holds, and return what it answered."""
-    deadline = time.monotonic() + WAIT_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
-        assert time.monotonic() < deadline, f"still {answer!r} after {WAIT_TIMEOUT_S} s"
+        assert time.monotonic() < deadline, f"still {answer!r} after {timeout_s} s"
         time.sleep(POLL_S)
     return answer
 

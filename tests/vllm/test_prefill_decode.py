@@ -35,6 +35,7 @@ from tests.vllm.conftest import wait_until
 pytestmark = pytest.mark.vllm
 
 TIMEOUT_S = 180
+MEETING_TIMEOUT_S = 180.0
 GREETING_TOKENS = 20
 OUTPUT_TOKENS = 8
 LONGS, LONG_TOKENS = 3, 1500
@@ -77,7 +78,7 @@ def launch_role(python: Path, model: Path, folder: Path, role: str) -> VllmServe
 def pair(vllm_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
     with running([launch_role(vllm_python, model, folder, role) for role in POLICIES]) as (prefill, decode):
-        wait_until(lambda: asyncio.run(have_met(Pair(prefill, decode))))
+        wait_until(lambda: asyncio.run(have_met(Pair(prefill, decode))), MEETING_TIMEOUT_S)
         yield Pair(prefill, decode)
 
 
