@@ -39,7 +39,7 @@ def knobs(engine: Engine) -> dict[str, Any]:
     return {
         "tokens": scheduler.max_num_scheduled_tokens,
         "chunk": scheduler.scheduler_config.long_prefill_token_threshold,
-        "adaptive": scheduler.adaptive_long_prefill_threshold,
+        "adaptive": getattr(scheduler, "adaptive_long_prefill_threshold", None),
         "longs": engine.queue._longs_left,
     }
 
