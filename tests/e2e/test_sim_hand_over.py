@@ -10,17 +10,9 @@ import aiohttp
 import pytest
 
 from tests.e2e.conftest import idle
+from tests.support.hand_over import HAND_OVER
 from tests.support.sim_server import MODEL_NAME, SimServer, complete, sim_server
 from tests.support.waiting import eventually
-
-HAND_OVER = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
 
 
 @pytest.fixture(scope="module")

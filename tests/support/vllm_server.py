@@ -11,7 +11,6 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -24,6 +23,8 @@ from types import MappingProxyType
 from typing import Any
 
 import aiohttp
+
+from tests.support.plane.processes import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUNTIME_FOLDER = REPOSITORY / "node_runtime"
@@ -79,10 +80,7 @@ class Answer:
 
 def free_port() -> int:
     """A loopback port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def read_metrics(url: str) -> dict[str, float]:

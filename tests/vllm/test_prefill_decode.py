@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 from prefleet_runtime.contract import RuntimePolicy
 
+from tests.support.hand_over import HAND_OVER
 from tests.support.tiny_model import FIRST_WORD, VOCABULARY
 from tests.support.vllm_server import (
     MODEL_NAME,
@@ -43,14 +44,6 @@ SHORTS, SHORT_TOKENS = 6, 80
 POLICIES = {
     "kv_producer": {"policy": "short_request_first", "threshold": 256},
     "kv_consumer": {"policy": "fcfs"},
-}
-TO_DECODE_ELSEWHERE = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
 }
 
 
@@ -111,7 +104,7 @@ async def hand_over(session: aiohttp.ClientSession, pair: Pair, prompt: list[int
         "prompt": prompt,
         "max_tokens": 1,
         "temperature": 0,
-        "kv_transfer_params": TO_DECODE_ELSEWHERE,
+        "kv_transfer_params": HAND_OVER,
     }
     async with session.post(f"{pair.prefill.url}/v1/completions", json=body, headers=headers) as response:
         response.raise_for_status()

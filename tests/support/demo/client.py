@@ -21,16 +21,9 @@ from typing import Any
 import aiohttp
 
 from tests.support.demo.workload import Request, quantile
+from tests.support.hand_over import HAND_OVER
 
 REQUEST_TIMEOUT_S = 180.0
-HAND_OVER = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
 
 
 @dataclass(frozen=True, slots=True)
