@@ -56,6 +56,25 @@ def test_a_mark_does_not_cover_one_that_only_begins_like_it(tree: set[int], tmp_
     assert find_trees(str(tmp_path / "pod")) == set()
 
 
+def test_a_process_whose_session_began_outside_its_pid_namespace_is_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Containers started into a namespace from outside see their session as 0.
+    child = subprocess.Popen(["sleep", "60"], env={MARK_VARIABLE: str(tmp_path)})
+    stat = Path.read_text
+
+    def as_inside(path: Path) -> str:
+        head, _, tail = stat(path).rpartition(")")
+        fields = tail.split()
+        return f"{head}) {' '.join([*fields[:3], '0', *fields[4:]])}"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", as_inside)
+        assert find_trees(str(tmp_path)) == {child.pid}
+        assert kill_trees(str(tmp_path)) == 1
+    assert child.wait() == -signal.SIGKILL
+
+
 def test_killing_leaves_nothing(tree: set[int], tmp_path: Path) -> None:
     assert kill_trees(str(tmp_path)) == len(tree)
     assert find_trees(str(tmp_path)) == set()

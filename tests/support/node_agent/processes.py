@@ -84,7 +84,7 @@ def exit_code(process: asyncio.subprocess.Process) -> int:
 def find_trees(mark: str) -> set[int]:
     """Processes that carry the mark or one below it, and those in sessions led by them."""
     prefix = f"{MARK_VARIABLE}={mark}".encode()
-    sessions: dict[int, int] = {}
+    sessions: dict[int, int | None] = {}
     marked: set[int] = set()
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -95,14 +95,14 @@ def find_trees(mark: str) -> set[int]:
             sessions[pid] = _live_session(pid)
             if _carries(Path(f"/proc/{pid}/environ").read_bytes(), prefix):
                 marked.add(pid)
-    alive = {pid for pid, session in sessions.items() if session}
+    alive = {pid for pid, session in sessions.items() if session is not None}
     return {pid for pid in alive if pid in marked or sessions[pid] in marked}
 
 
-def _live_session(pid: int) -> int:
-    """The session's id; 0 for a process that is dead already and only waits to be reaped."""
+def _live_session(pid: int) -> int | None:
+    """The session's id, 0 if its leader is outside the PID namespace; None for a process that is dead already."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return 0 if fields[0] in "ZX" else int(fields[3])
+    return None if fields[0] in "ZX" else int(fields[3])
 
 
 def _carries(environment: bytes, prefix: bytes) -> bool:
