@@ -13,12 +13,13 @@ from prefleet_runtime.stage import Arbiter, Prefill, StepView, StepWork, chunk_p
 from prefleet_runtime.stage.stall_budget import FIRST_TRY_TOKENS, LEAST_TOKENS
 
 BUDGET = 2048
-FIXED_S, TOKEN_S, DECODE_S, PAIR_S = 0.010, 50e-6, 100e-6, 5e-9
+FIXED_S, TOKEN_S, DECODE_S, PAIR_S, KEY_S = 0.010, 50e-6, 100e-6, 5e-9, 10e-9
 VIEW: dict[str, Any] = {"budget": BUDGET, "decodes": 20, "decode_tokens": 20, "decode_context": 20 * 500}
 
 
 def seconds_of(work: StepWork) -> float:
-    return FIXED_S + TOKEN_S * work.prefill_tokens + DECODE_S * work.decode_tokens + PAIR_S * work.attention_pairs
+    tokens = TOKEN_S * work.prefill_tokens + DECODE_S * work.decode_tokens
+    return FIXED_S + tokens + PAIR_S * work.attention_pairs + KEY_S * work.decode_context
 
 
 def arbiter(max_stall_ms: float, **more: Any) -> Arbiter:
@@ -31,7 +32,7 @@ def taught(max_stall_ms: float, noise: float = 0.0, **more: Any) -> Arbiter:
     rule, random = arbiter(max_stall_ms, **more), Random(1)
     for _ in range(300):
         prefill, decodes = random.choice([0, random.randint(1, BUDGET)]), random.randint(0, 64)
-        work = StepWork(prefill, decodes, chunk_pairs(random.randint(0, 4000), prefill) + 500 * decodes)
+        work = StepWork(prefill, decodes, chunk_pairs(random.randint(0, 4000), prefill), 500 * decodes)
         rule.observe(work, seconds_of(work) * (1 + random.gauss(0, noise)))
     return rule
 
@@ -39,8 +40,8 @@ def taught(max_stall_ms: float, noise: float = 0.0, **more: Any) -> Arbiter:
 def cost_of(step: StepView, tokens: int) -> float:
     first = step.prefills[0]
     chunk = min(tokens, first.tokens)
-    pairs = step.decode_context + chunk_pairs(first.context, chunk) + chunk_pairs(0, tokens - chunk)
-    return seconds_of(StepWork(tokens, step.decode_tokens, pairs))
+    pairs = chunk_pairs(first.context, chunk) + chunk_pairs(0, tokens - chunk)
+    return seconds_of(StepWork(tokens, step.decode_tokens, pairs, step.decode_context))
 
 
 @pytest.mark.parametrize("max_stall_ms", [25, 50, 80])
@@ -77,9 +78,9 @@ def test_an_unknown_cost_is_tried_from_small_to_large_and_back() -> None:
     rule = arbiter(50)
     step = StepView(prefills=[Prefill(60_000)], **VIEW)
     assert rule.plan(step).prefill_tokens == FIRST_TRY_TOKENS
-    rule.observe(StepWork(FIRST_TRY_TOKENS, 20, 1e4), 0.02)
+    rule.observe(StepWork(FIRST_TRY_TOKENS, 20, 0, 10_000), 0.02)
     assert rule.plan(step).prefill_tokens == 2 * FIRST_TRY_TOKENS
-    rule.observe(StepWork(2 * FIRST_TRY_TOKENS, 20, 1e4), 0.2)  # four times too long
+    rule.observe(StepWork(2 * FIRST_TRY_TOKENS, 20, 0, 10_000), 0.2)  # four times too long
     assert rule.plan(step).prefill_tokens == int(2 * FIRST_TRY_TOKENS * 0.9 / 4)
     assert rule.counters.stall_unsure == rule.counters.stall_limited == 3
 
@@ -94,7 +95,7 @@ def test_a_closed_loop_from_nothing_keeps_the_limit(max_stall_ms: float, noise: 
         step = StepView(prefills=[Prefill(16_000 - context, context)], **VIEW)
         allowed = rule.plan(step).prefill_tokens
         tokens = min(step.room if allowed is None else allowed, 16_000 - context)
-        work = StepWork(tokens, 20, step.decode_context + chunk_pairs(context, tokens))
+        work = StepWork(tokens, 20, chunk_pairs(context, tokens), step.decode_context)
         seconds = seconds_of(work) * (1 + random.gauss(0, noise))
         rule.observe(work, seconds)
         over += seconds > max_stall_ms / 1000

@@ -138,7 +138,7 @@ class StepPlan:
     @property
     def work(self) -> StepWork:
         """What the cost of a step is learnt from."""
-        return StepWork(self.prefill_tokens, self.decode_tokens, self.pairs + self.decode_context)
+        return StepWork(self.prefill_tokens, self.decode_tokens, self.pairs, self.decode_context)
 
     def grant(self, request: SimRequest) -> int:
         """The tokens that a request may have now; KV from another pod makes its one token no prefill."""

@@ -1,8 +1,11 @@
 """What a step costs, learnt while the engine runs: recursive least squares with forgetting.
 
-    seconds = fixed + prefill_token x prefill tokens + decode_token x decode tokens + attention x attention work
+    seconds = fixed + prefill_token x prefill tokens + decode_token x decode tokens
+            + attention_pair x attention pairs + decode_context x context of the decodes
 
-Attention work is the number of (query, key) pairs that the step looks at. Each step is one sample and old ones
+Attention pairs are the (query, key) pairs of the step's prefill. What the decodes look at is a term of its own:
+an accelerator computes the former and reads the latter from memory, at costs that differ twentyfold
+(`sim.cost_model`). Each step is one sample and old ones
 lose their weight (`FORGETTING`: about the last 500 steps count), so that the fit follows a change of load or of
 clock speed. A sample far off (a compilation, a pause of the machine) is taken as one of `OUTLIER` deviations.
 
@@ -12,8 +15,9 @@ is forgotten without end by the plain recursion; here its variance stops growing
 
 The covariance is kept as a square root (Potter's form): rounding cannot make it negative, however exact the steps.
 
-A step cannot cost less for doing more: coefficients below 0, which two causes that always come together may
-yield, count as 0 in predictions and are reported as they are.
+A step cannot cost less for doing more: coefficients below 0, which causes that always come together may yield, count
+as 0 in predictions and are reported as they are. Decodes and their context nearly always come together, so it is
+their sum that counts as at least 0: taken one by one, the negative half of a pair that cancels would be lost.
 
 Left out: everything that makes real steps stairs and not lines (padding, graph sizes); it is part of the noise.
 """
@@ -32,8 +36,8 @@ MIN_SAMPLES = 24
 TRUSTED_DEVIATION = 0.5
 """A prediction is trusted if its standard deviation is at most this part of it."""
 
-TERMS = ("fixed", "prefill_token", "decode_token", "attention_pair")
-_SCALE = (1.0, 1e-3, 1e-2, 1e-6)
+TERMS = ("fixed", "prefill_token", "decode_token", "attention_pair", "decode_context_token")
+_SCALE = (1.0, 1e-3, 1e-2, 1e-6, 1e-5)
 """Units in which a usual step's features are near 1: the recursion is then well conditioned."""
 
 _START_VARIANCE = 1e4
@@ -42,11 +46,12 @@ _GROWTH = 1 / sqrt(FORGETTING)
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What a step computes: prefill tokens, decode tokens, and (query, key) pairs of both."""
+    """What a step computes: prefill tokens, decode tokens, (query, key) pairs of the former, keys of the latter."""
 
     prefill_tokens: int = 0
     decode_tokens: int = 0
     attention_pairs: float = 0.0
+    decode_context: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ def chunk_pairs(context: int, tokens: int) -> float:
 
 
 class StepCostModel:
-    """The recursion; see the module. 4 x 4 numbers, some microseconds a step."""
+    """The recursion; see the module. 5 x 5 numbers, some microseconds a step."""
 
     __slots__ = ("_root", "_theta", "_variance", "samples")
 
@@ -107,7 +112,8 @@ class StepCostModel:
     def predict(self, work: StepWork) -> Prediction:
         """What a step of `work` will cost."""
         x = _features(work)
-        seconds = sum(max(0.0, theta) * value for theta, value in zip(self._theta, x, strict=True))
+        fixed, token, decode, pair, key = (theta * value for theta, value in zip(self._theta, x, strict=True))
+        seconds = max(0.0, fixed) + max(0.0, token) + max(0.0, pair) + max(0.0, decode + key)
         projected = self._project(x)
         deviation = sqrt(self._variance * (1 + _dot(projected, projected)))
         trusted = self.samples >= MIN_SAMPLES and seconds > 0 and deviation <= TRUSTED_DEVIATION * seconds
@@ -141,7 +147,7 @@ class StepCostModel:
 
 
 def _features(work: StepWork) -> tuple[float, ...]:
-    raw = (1.0, work.prefill_tokens, work.decode_tokens, work.attention_pairs)
+    raw = (1.0, work.prefill_tokens, work.decode_tokens, work.attention_pairs, work.decode_context)
     return tuple(value * scale for value, scale in zip(raw, _SCALE, strict=True))
 
 

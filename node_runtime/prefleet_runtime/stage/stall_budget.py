@@ -73,8 +73,8 @@ def allow(view: StepView, max_stall_s: float, cost: StepCostModel, tried: Tried)
 
 
 def _work(view: StepView, tokens: int) -> StepWork:
-    pairs = view.decode_context + sum(chunk_pairs(context, chunk) for context, chunk in _chunks(view, tokens))
-    return StepWork(tokens, view.decode_tokens, pairs)
+    pairs = sum(chunk_pairs(context, chunk) for context, chunk in _chunks(view, tokens))
+    return StepWork(tokens, view.decode_tokens, pairs, view.decode_context)
 
 
 def _chunks(view: StepView, tokens: int) -> Iterator[tuple[int, int]]:

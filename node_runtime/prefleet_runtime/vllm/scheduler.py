@@ -25,7 +25,6 @@ Left out: the engine's own order by priorities (`--scheduling-policy priority` i
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any
 
 import vllm
@@ -37,9 +36,11 @@ from vllm.v1.request import Request
 from ..contract import InvalidPolicyError, RuntimeSettings
 from ..governor import Governor
 from .releases import require_supported
-from .steps import Steps
+from .steps import Clock, Steps
 
 logger = logging.getLogger(__name__)
+
+REAL_CLOCK = Clock()
 
 
 class SetupError(RuntimeError):
@@ -48,6 +49,8 @@ class SetupError(RuntimeError):
 
 def make_scheduler(**kwargs: Any) -> Scheduler:
     """Build the scheduler that the engine would run, synchronous or asynchronous, with our waiting queue.
+
+    `kwargs` are the engine's; a `clock` among them stands in for the real one (a simulation has its own).
 
     Raises:
         UnsupportedReleaseError, SetupError, InvalidPolicyError: with one sentence that says what to do.
@@ -101,16 +104,16 @@ def read_settings(config: Any) -> RuntimeSettings:
 class GovernedScheduler(Scheduler):  # type: ignore[misc]  # vllm has no types here
     """The synchronous scheduler over a governor's queue; it owns the governor and closes it."""
 
-    def __init__(self, governor: Governor[Request], *args: Any, **kwargs: Any) -> None:
+    def __init__(self, governor: Governor[Request], *args: Any, clock: Clock = REAL_CLOCK, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.prefleet = Steps(self, governor)
+        self.prefleet = Steps(self, governor, clock)
         self.prefleet.watch_allocations()
         self.waiting = self.prefleet.waiting
         if hasattr(self, "skipped_waiting"):  # 0.28 to 0.30
             self.skipped_waiting = self.prefleet.skipped_waiting
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        began, now = time.perf_counter(), time.time()
+        began, now = self.prefleet.clock.steady(), self.prefleet.clock.wall()
         self.prefleet.prepare(now)
         with self.prefleet.budgets.applied() as decode_only:
             output = super().schedule(True) if decode_only else super().schedule(*args, **kwargs)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -26,11 +27,20 @@ STEPS_IN_FLIGHT = 64
 """More than any pipeline depth: a bound on the steps whose start is remembered."""
 
 
+@dataclass(frozen=True)
+class Clock:
+    """Seconds: `wall` on the axis of `Request.arrival_time`, `steady` for how long a step takes."""
+
+    wall: Callable[[], float] = time.time
+    steady: Callable[[], float] = time.perf_counter
+
+
 class Steps:
     """The governor's side of one scheduler's steps; all calls come from the engine's thread."""
 
-    def __init__(self, scheduler: Scheduler, governor: Governor[Request]) -> None:
+    def __init__(self, scheduler: Scheduler, governor: Governor[Request], clock: Clock) -> None:
         self.governor = governor
+        self.clock = clock
         self.cached_tokens = cached_length(scheduler.kv_cache_manager)
         self._heads = heads_looked_at(scheduler.kv_cache_manager)
         self.waiting = WaitingQueue(governor, self.cached_tokens)  # stands in for `Scheduler.waiting`
@@ -64,13 +74,13 @@ class Steps:
 
     def end(self, output: SchedulerOutput) -> None:
         """After `update_from_output()`: the step is over."""
-        ended = time.perf_counter()
+        ended = self.clock.steady()
         while self._began:
             candidate, work, began = self._began.popleft()
             if candidate is output:
                 # Steps overlap under asynchronous scheduling: a step lasts from the end of the one before.
                 seconds = ended - max(began, self._last_end_s)
-                self.governor.end_step(time.time(), seconds, output.total_num_scheduled_tokens, work)
+                self.governor.end_step(self.clock.wall(), seconds, output.total_num_scheduled_tokens, work)
                 break
         self._last_end_s = ended
 
@@ -124,7 +134,7 @@ def work_of(output: SchedulerOutput, requests: Mapping[str, Request]) -> StepWor
 
     To be asked after `schedule()`, which counts the step's tokens as computed already, and before its output is in.
     """
-    prefill = decode = 0
+    prefill = decode = context = 0
     pairs = 0.0
     for name, tokens in output.num_scheduled_tokens.items():
         request = requests[name]
@@ -135,8 +145,8 @@ def work_of(output: SchedulerOutput, requests: Mapping[str, Request]) -> StepWor
             pairs += chunk_pairs(computed, tokens)
         else:
             decode += tokens
-            pairs += tokens * computed
-    return StepWork(prefill, decode, pairs)
+            context += tokens * computed
+    return StepWork(prefill, decode, pairs, context)
 
 
 def _taken_from_queue(output: SchedulerOutput) -> Iterator[tuple[str, int]]:

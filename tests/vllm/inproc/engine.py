@@ -20,6 +20,7 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -50,6 +51,7 @@ class Setup:
     scheduling_policy: str = "fcfs"
     additional: dict[str, Any] | None = None
     window: int | None = None  # tokens: the model also has layers with a sliding window
+    chunk_tokens: int = 0  # the engine's own limit on any one prefill in a step
 
     def config(self) -> VllmConfig:
         settings = {
@@ -67,6 +69,7 @@ class Setup:
                 is_encoder_decoder=False,
                 async_scheduling=self.asynchronous,
                 policy=self.scheduling_policy,
+                long_prefill_token_threshold=self.chunk_tokens,
             ),
             cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=True),
             additional_config={"prefleet": settings} if self.additional is None else self.additional,
@@ -77,17 +80,25 @@ class Setup:
         config.parallel_config.data_parallel_index = self.rank
         return config
 
-    def scheduler(self) -> GovernedScheduler:
-        config = self.config()
-        scheduler: GovernedScheduler = make_scheduler(
-            vllm_config=config,
-            kv_cache_config=KVCacheConfig(self.blocks, [], self._groups()),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK,
-            hash_block_size=BLOCK,
-            log_stats=True,
-        )
+    def scheduler(self, **more: Any) -> GovernedScheduler:
+        """Ours."""
+        scheduler: GovernedScheduler = make_scheduler(**self._arguments(), **more)
         return scheduler
+
+    def stock(self) -> Scheduler:
+        """The engine's own."""
+        return Scheduler(**self._arguments())
+
+    def _arguments(self) -> dict[str, Any]:
+        config = self.config()
+        return {
+            "vllm_config": config,
+            "kv_cache_config": KVCacheConfig(self.blocks, [], self._groups()),
+            "structured_output_manager": StructuredOutputManager(config),
+            "block_size": BLOCK,
+            "hash_block_size": BLOCK,
+            "log_stats": True,
+        }
 
     def _groups(self) -> list[KVCacheGroupSpec]:
         shape = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 64, "dtype": torch.float32}
