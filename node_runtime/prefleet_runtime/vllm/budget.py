@@ -119,7 +119,8 @@ class StepBudgets:
         """Shorts that could be admitted now, their tokens, and others that wait for their turn."""
         scheduler, queue = self._scheduler, self._governor.queue
         slots = getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs)
-        seats = slots - len(scheduler.running)
+        # A session between two segments does not run, yet keeps its seat.
+        seats = slots - len(scheduler.running) - scheduler.num_waiting_for_streaming_input
         if seats <= 0 or not self._head_fits():
             return 0, 0, 0
         shorts, tokens = queue.ready(Lane.SHORT, Lane.ALL)
