@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 import statistics
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ SHORTS, SHORT_TOKENS = 20, 64
 OUTPUT_TOKENS = 8
 REQUIRED_RATIO = 2.5
 SHORT_FIRST = {"policy": "short_request_first", "threshold": 256}
+ANSWER_TIMEOUT_S = 60
 
 
 def make_prompts(seed: int, count: int, tokens: int) -> list[list[int]]:
@@ -155,6 +157,28 @@ def test_a_priority_that_a_client_sets(governed: Governed, asked: dict[str, Any]
 
     assert len(asyncio.run(ask()).tokens) == 1
     wait_until(lambda: governed.dispatches().get(lane, 0) == before.get(lane, 0) + 1)
+
+
+async def together(*requests: Coroutine[Any, Any, Answer]) -> list[Answer]:
+    return list(await asyncio.wait_for(asyncio.gather(*requests), ANSWER_TIMEOUT_S))
+
+
+def test_a_request_for_several_answers_gets_all_tokens_of_each(governed: Governed) -> None:
+    """The engine's front end makes as many requests of it, which the queue sees."""
+    governed.set_policy(**SHORT_FIRST)
+    before = governed.dispatches()
+    prompts = make_burst(13, longs=3, shorts=4)
+    several = {"n": 3, "temperature": 1.0}  # of greedy ones, which are all alike, vLLM refuses more than one
+
+    async def ask() -> list[Answer]:
+        async with aiohttp.ClientSession() as session:
+            return await together(
+                *(complete(session, governed.server, prompt, OUTPUT_TOKENS, **several) for prompt in prompts)
+            )
+
+    assert [len(answer.tokens) for answer in asyncio.run(ask())] == [3 * OUTPUT_TOKENS] * len(prompts)
+    wait_until(lambda: sum(governed.dispatches().values()) - sum(before.values()) == 3 * len(prompts))
+    assert governed.dispatches()["short"] - before["short"] >= 3 * 4  # of the longs, those whose prompt was cached
 
 
 def test_an_idle_engine_reports_a_new_policy_within_a_second(governed: Governed) -> None:
