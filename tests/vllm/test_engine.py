@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import statistics
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -179,6 +180,44 @@ def test_a_request_for_several_answers_gets_all_tokens_of_each(governed: Governe
     assert [len(answer.tokens) for answer in asyncio.run(ask())] == [3 * OUTPUT_TOKENS] * len(prompts)
     wait_until(lambda: sum(governed.dispatches().values()) - sum(before.values()) == 3 * len(prompts))
     assert governed.dispatches()["short"] - before["short"] >= 3 * 4  # of the longs, those whose prompt was cached
+
+
+# Words of one digit: after `w1`, a word itself, no word of this tokenizer could go on to `w10`.
+PATTERN = "(w1|w2)(w3|w4|w5){3}"
+CHOICES = ["w7", "w8", "w9"]
+
+
+def test_structured_output_obeys_its_grammar_among_longs_and_plain_shorts(governed: Governed) -> None:
+    """Grammars are compiled by the engine's own backend (xgrammar) while their requests wait in the queue."""
+    governed.set_policy(**SHORT_FIRST)
+    prompts = make_prompts(14, 8, SHORT_TOKENS)
+    burst_prompts = make_burst(15, longs=4, shorts=8)
+
+    async def ask() -> list[Answer]:
+        async with aiohttp.ClientSession() as session:
+
+            def structured(prompt: list[int], grammar: dict[str, Any]) -> Coroutine[Any, Any, Answer]:
+                return complete(
+                    session, governed.server, prompt, OUTPUT_TOKENS, structured_outputs=grammar, ignore_eos=False
+                )
+
+            return await together(
+                *(structured(prompt, {"regex": PATTERN}) for prompt in prompts[:4]),
+                *(structured(prompt, {"choice": CHOICES}) for prompt in prompts[4:]),
+                *(complete(session, governed.server, prompt, OUTPUT_TOKENS) for prompt in burst_prompts),
+            )
+
+    answers = asyncio.run(ask())
+    for answer in answers[:4]:
+        assert re.fullmatch(PATTERN, _text(answer)), answer.tokens
+    for answer in answers[4:8]:
+        assert _text(answer) in CHOICES, answer.tokens
+    assert all(len(answer.tokens) == OUTPUT_TOKENS for answer in answers[8:])
+
+
+def _text(answer: Answer) -> str:
+    """The words of an answer, without the token that ends it."""
+    return "".join(f"w{token - FIRST_WORD}" for token in answer.tokens if token >= FIRST_WORD)
 
 
 def test_an_idle_engine_reports_a_new_policy_within_a_second(governed: Governed) -> None:
