@@ -137,6 +137,10 @@ class Engine:
         return PIPELINE_DEPTH if self.asynchronous else 1
 
     @property
+    def steps_in_flight(self) -> int:
+        return len(self._in_flight)
+
+    @property
     def queue(self) -> PolicyQueue[Request]:
         queue: PolicyQueue[Request] = self.scheduler.prefleet.governor.queue
         return queue
