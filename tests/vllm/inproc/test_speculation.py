@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefleet_runtime.stage import StepBudget, StepView
+from prefleet_runtime.stage import StepBudget, StepView, StepWork
 
 from tests.vllm.inproc.conftest import SHORT_FIRST, Start
 from tests.vllm.inproc.engine import BLOCK, Engine
@@ -39,16 +39,21 @@ class Watched:
 
     engine: Engine
     views: list[StepView] = field(default_factory=list)
+    works: list[StepWork] = field(default_factory=list)  # of all steps, as the step cost learns from them
 
     def __post_init__(self) -> None:
         governor = self.engine.scheduler.prefleet.governor
-        plan_step = governor.plan_step
+        plan_step, end_step = governor.plan_step, governor.end_step
 
         def spy(view: StepView) -> StepBudget:
             self.views.append(view)
             return plan_step(view)
 
-        governor.plan_step = spy
+        def learn(now: float, seconds: float, tokens: int, work: StepWork) -> None:
+            self.works.append(work)
+            end_step(now, seconds, tokens, work)
+
+        governor.plan_step, governor.end_step = spy, learn
 
     def step(self) -> None:
         """One step; what ran on was told to the budget with its drafts, and got all of its tokens."""
@@ -87,6 +92,22 @@ def test_all_requests_get_all_their_tokens_and_decodes_all_their_drafts(
     engine.run()
     assert {name: request.num_output_tokens for name, request in requests.items()} == outputs
     assert drafted > 0
+    prompts = sum(request.num_prompt_tokens for request in requests.values())
+    assert sum(work.prefill_tokens for work in watched.works) == prompts, "the step cost takes no draft for prefill"
+
+
+@EVERY
+def test_preempted_requests_get_all_their_tokens(
+    start: Start, policy: dict[str, Any], speculation: dict[str, Any]
+) -> None:
+    engine = start(policy, blocks=21, speculation=speculation)
+    requests = [engine.add(name, 140, max_tokens=60) for name in "ab"]
+    watched = Watched(engine)
+    while engine.scheduler.has_unfinished_requests():
+        watched.step()
+    engine.run()
+    assert [request.num_output_tokens for request in requests] == [60, 60]
+    assert engine.counters.requeues >= 1
 
 
 def test_the_settings_make_a_scheduler_that_drafts(start: Start, speculation: dict[str, Any]) -> None:
