@@ -33,6 +33,7 @@ from vllm.v1.request import Request
 from ..governor import Governor
 from ..queueing import Dispatch, Lane
 from ..stage import Prefill, StepBudget, StepView
+from .waiting_queue import is_deferred
 
 
 class StepBudgets:
@@ -99,7 +100,7 @@ class StepBudgets:
             ],
             waiting_shorts=shorts,
             waiting_short_tokens=short_tokens,
-            waiting_longs=longs,
+            waiting_longs=longs + self._ready_aside(),
         )
         return view, started
 
@@ -127,6 +128,12 @@ class StepBudgets:
         others, _ = queue.ready(Lane.LONG, Lane.IMMEDIATE)
         seated = min(shorts, seats)
         return seated, tokens * seated // max(1, shorts) + self._draft_slots * seated, others
+
+    def _ready_aside(self) -> int:
+        """Requests aside from the queue that go before it: segments of sessions, which hold KV blocks already."""
+        newer = hasattr(self._scheduler, "kv_holding_waiting")
+        aside = self._scheduler.kv_holding_waiting if newer else self._scheduler.skipped_waiting
+        return sum(not is_deferred(request) for request in aside)
 
     def _set(self, budget: StepBudget, view: StepView, started: list[Request], undo: ExitStack) -> None:
         scheduler, config = self._scheduler, self._scheduler.scheduler_config

@@ -9,9 +9,9 @@ import pytest
 from prefleet_runtime.queueing import Lane
 from vllm.v1.request import RequestStatus
 
-from tests.vllm.inproc.conftest import SHORT_FIRST, Start
+from tests.vllm.inproc.conftest import FIRST_COME, SHORT_FIRST, Start
 from tests.vllm.inproc.engine import Engine, make_request
-from tests.vllm.inproc.test_budget import CAP
+from tests.vllm.inproc.test_budget import CAP, STALL, YIELD
 from tests.vllm.inproc.test_policies import ALL
 
 NAME = "session"
@@ -178,4 +178,27 @@ def test_a_session_between_segments_keeps_its_seat_and_no_long_yields_to_a_short
     close(engine)
     engine.step()
     assert engine.tokens == {"long": 128, "short": 40}
+    engine.run()
+
+
+def test_the_next_segment_stalls_no_decode_beyond_the_limit(start: Start) -> None:
+    """A step that is not yet known to be fast carries 64 tokens of prefill beside decodes."""
+    engine = start(FIRST_COME | STALL)
+    engine.add("decodes", 40, max_tokens=30)
+    pause(engine)
+    send(engine, 2000)
+    engine.step()
+    assert engine.tokens == {"decodes": 1, NAME: 64}
+    close(engine)
+    engine.run()
+
+
+def test_a_long_segment_yields_to_shorts_from_its_first_step_on(start: Start) -> None:
+    engine = start(YIELD)
+    pause(engine)
+    send(engine, 2000)
+    engine.add("short", 40)
+    engine.step()
+    assert engine.tokens == {NAME: 472, "short": 40}
+    close(engine)
     engine.run()
