@@ -29,6 +29,7 @@ from typing import Generic, Self, TypeVar
 from prometheus_client import CollectorRegistry
 
 from .contract import RuntimePolicy, RuntimeSettings
+from .device import UNKNOWN, Device
 from .queueing import Dispatch, Lane, PolicyQueue, RequestFacts, make_queue, transfer
 from .recent import RecentRequests
 from .reload import PolicyWatcher
@@ -71,10 +72,17 @@ class Governor(Generic[T]):
         self._publish()
 
     @classmethod
-    def start(cls, settings: RuntimeSettings, rank: int = 0, clock: Callable[[], float] = time.time) -> Self:
+    def start(
+        cls,
+        settings: RuntimeSettings,
+        rank: int = 0,
+        clock: Callable[[], float] = time.time,
+        device: Device = UNKNOWN,
+    ) -> Self:
         """Watch the policy file and serve the metrics and /recent on `exporter_port + rank` (port 0: any free one).
 
         `clock` reads the axis of `facts.arrival_s`; it is used at a scrape alone, to age what waits.
+        `device` is what the steps run on, for the metrics to name beside what was learnt of them.
 
         Raises:
             InvalidPolicyError: there is no policy to start with.
@@ -82,7 +90,7 @@ class Governor(Generic[T]):
         """
         watcher = PolicyWatcher(settings.policy_file)
         registry = CollectorRegistry()
-        metrics = RuntimeMetrics(registry, clock, lambda: watcher.current, lambda: watcher.refused)
+        metrics = RuntimeMetrics(registry, clock, lambda: watcher.current, lambda: watcher.refused, device)
         recent = RecentRequests(clock)
         port = settings.exporter_port + rank if settings.exporter_port else 0
         try:

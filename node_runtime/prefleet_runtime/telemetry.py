@@ -6,8 +6,8 @@ scraping thread never touches the queue. A snapshot holds arrival times, not wai
 step, or in an engine that stands still, grows older from scrape to scrape.
 
 All series have fixed names, and their labels come from enums (but for the generation that `policy_info`
-carries). Histogram bounds are 2^(k/4), four to the octave, so a quantile read from them is off by less than a
-fifth of its value.
+carries and the device's name in `device_info`). Histogram bounds are 2^(k/4), four to the octave, so a quantile
+read from them is off by less than a fifth of its value.
 
 Left out: the process's own figures (the engine exports those) and anything that names a request.
 """
@@ -32,6 +32,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from .contract import RuntimePolicy
+from .device import UNKNOWN, Device
 from .queueing import Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts
 from .stage import TERMS, Arbiter, Fit, StageCounters
 
@@ -113,7 +114,8 @@ class RuntimeMetrics(Collector):
     """All series of one engine process, registered with `registry` and made at the scrape.
 
     `clock` reads the axis of `facts.arrival_s`. `policy` and `refused` answer the published policy and the
-    number of refused policy files; they are called at each scrape and must be safe from any thread.
+    number of refused policy files; they are called at each scrape and must be safe from any thread. `device` is what
+    the step cost is fitted on.
     """
 
     def __init__(
@@ -122,7 +124,9 @@ class RuntimeMetrics(Collector):
         clock: Callable[[], float],
         policy: Callable[[], RuntimePolicy],
         refused: Callable[[], int],
+        device: Device = UNKNOWN,
     ) -> None:
+        self._device = device
         self._clock = clock
         self._policy = policy
         self._refused = refused
@@ -166,6 +170,7 @@ class RuntimeMetrics(Collector):
         stage = self._stage
         yield from _stage_counters(stage.counters)
         yield from _step_cost(stage.fit)
+        yield _device(self._device)
         yield from _policy(self._policy())
         yield _counter("policy_refused", "Policy files refused; the policy that ran before stays.", self._refused())
 
@@ -244,6 +249,13 @@ def _step_cost(fit: Fit) -> Iterator[Metric]:
     yield error
     yield _gauge("step_cost_noise_seconds", "Standard deviation of steps around the fitted cost.", fit.noise_s)
     yield _gauge("step_cost_samples", "Steps from which the cost was fitted.", fit.samples)
+
+
+def _device(device: Device) -> Metric:
+    about = "What the engine computes on, and so what the step cost was fitted on."
+    info = GaugeMetricFamily("prefleet_device_info", about, labels=["kind", "name"])
+    info.add_metric([device.kind.value, device.name or ""], 1)
+    return info
 
 
 def _policy(policy: RuntimePolicy) -> Iterator[Metric]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
+from prefleet_runtime.device import Device, DeviceKind
 from prefleet_runtime.queueing import Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts, make_queue
 from prefleet_runtime.telemetry import SECOND_BOUNDS, TOKEN_BOUNDS, QueueSnapshot, RuntimeMetrics, serve
 from prometheus_client import CollectorRegistry, generate_latest
@@ -27,6 +28,7 @@ SERIES = {
     *("policy_threshold_tokens", "policy_long_max_wait_seconds", "policy_refused"),
     *("held_longs", "decode_only_steps", "starvation_bounds", "stall_limited_steps", "stall_unsure_steps"),
     *("step_cost_seconds", "step_cost_error_seconds", "step_cost_noise_seconds", "step_cost_samples"),
+    "device_info",
 }
 
 
@@ -115,6 +117,14 @@ def test_a_scrape_ages_what_waits_though_the_engine_says_nothing(scraped: Scrape
     assert scraped.value("oldest_wait_seconds", lane="long") == 10
     scraped.now = 130.0
     assert scraped.value("oldest_wait_seconds", lane="long") == 40
+
+
+def test_the_step_cost_stands_beside_what_it_was_fitted_on(scraped: Scraped) -> None:
+    assert scraped.value("device_info", kind="unknown", name="") == 1
+    registry = CollectorRegistry()
+    device = Device(DeviceKind.CUDA, "NVIDIA H200", count=8)
+    RuntimeMetrics(registry, lambda: 0.0, lambda: SHORT_FIRST, lambda: 0, device)
+    assert registry.get_sample_value("prefleet_device_info", {"kind": "cuda", "name": "NVIDIA H200"}) == 1
 
 
 def test_the_policy_is_read_at_the_scrape(scraped: Scraped) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import statistics
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ SHORTS, SHORT_TOKENS = 20, 64
 OUTPUT_TOKENS = 8
 REQUIRED_RATIO = 2.5
 SHORT_FIRST = {"policy": "short_request_first", "threshold": 256}
+ANSWER_TIMEOUT_S = 60
 
 
 def make_prompts(seed: int, count: int, tokens: int) -> list[list[int]]:
@@ -155,6 +158,66 @@ def test_a_priority_that_a_client_sets(governed: Governed, asked: dict[str, Any]
 
     assert len(asyncio.run(ask()).tokens) == 1
     wait_until(lambda: governed.dispatches().get(lane, 0) == before.get(lane, 0) + 1)
+
+
+async def together(*requests: Coroutine[Any, Any, Answer]) -> list[Answer]:
+    return list(await asyncio.wait_for(asyncio.gather(*requests), ANSWER_TIMEOUT_S))
+
+
+def test_a_request_for_several_answers_gets_all_tokens_of_each(governed: Governed) -> None:
+    """The engine's front end makes as many requests of it, which the queue sees."""
+    governed.set_policy(**SHORT_FIRST)
+    before = governed.dispatches()
+    prompts = make_burst(13, longs=3, shorts=4)
+    several = {"n": 3, "temperature": 1.0}  # of greedy ones, which are all alike, vLLM refuses more than one
+
+    async def ask() -> list[Answer]:
+        async with aiohttp.ClientSession() as session:
+            return await together(
+                *(complete(session, governed.server, prompt, OUTPUT_TOKENS, **several) for prompt in prompts)
+            )
+
+    assert [len(answer.tokens) for answer in asyncio.run(ask())] == [3 * OUTPUT_TOKENS] * len(prompts)
+    wait_until(lambda: sum(governed.dispatches().values()) - sum(before.values()) == 3 * len(prompts))
+    assert governed.dispatches()["short"] - before["short"] >= 3 * 4  # of the longs, those whose prompt was cached
+
+
+# Words of one digit: after `w1`, a word itself, no word of this tokenizer could go on to `w10`.
+PATTERN = "(w1|w2)(w3|w4|w5){3}"
+CHOICES = ["w7", "w8", "w9"]
+
+
+def test_structured_output_obeys_its_grammar_among_longs_and_plain_shorts(governed: Governed) -> None:
+    """Grammars are compiled by the engine's own backend (xgrammar) while their requests wait in the queue."""
+    governed.set_policy(**SHORT_FIRST)
+    prompts = make_prompts(14, 8, SHORT_TOKENS)
+    burst_prompts = make_burst(15, longs=4, shorts=8)
+
+    async def ask() -> list[Answer]:
+        async with aiohttp.ClientSession() as session:
+
+            def structured(prompt: list[int], grammar: dict[str, Any]) -> Coroutine[Any, Any, Answer]:
+                return complete(
+                    session, governed.server, prompt, OUTPUT_TOKENS, structured_outputs=grammar, ignore_eos=False
+                )
+
+            return await together(
+                *(structured(prompt, {"regex": PATTERN}) for prompt in prompts[:4]),
+                *(structured(prompt, {"choice": CHOICES}) for prompt in prompts[4:]),
+                *(complete(session, governed.server, prompt, OUTPUT_TOKENS) for prompt in burst_prompts),
+            )
+
+    answers = asyncio.run(ask())
+    for answer in answers[:4]:
+        assert re.fullmatch(PATTERN, _text(answer)), answer.tokens
+    for answer in answers[4:8]:
+        assert _text(answer) in CHOICES, answer.tokens
+    assert all(len(answer.tokens) == OUTPUT_TOKENS for answer in answers[8:])
+
+
+def _text(answer: Answer) -> str:
+    """The words of an answer, without the token that ends it."""
+    return "".join(f"w{token - FIRST_WORD}" for token in answer.tokens if token >= FIRST_WORD)
 
 
 def test_an_idle_engine_reports_a_new_policy_within_a_second(governed: Governed) -> None:

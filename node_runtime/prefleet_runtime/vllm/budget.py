@@ -14,8 +14,11 @@
 Which running prefills are long is what the queue said when they went; of those that no lane describes (preempted,
 the next segment of a session, begun under another policy) what is left to compute says it, once.
 
-Left out: without chunked prefill a prompt goes in one piece or not at all, so there steps are the engine's own. The
-slots that a drafter takes beside its tokens are not reckoned with: a step may then carry a little less prefill.
+With speculative decoding a decode's drafts are among its tokens, and no limit is below the width of a decode: the
+engine pads a request that needs but one token to that width, and its assertions fail where it gets less. The slots
+that a drafter takes beside the tokens of each request lessen the step; those of waiting shorts count as their tokens.
+
+Left out: without chunked prefill a prompt goes in one piece or not at all, so there steps are the engine's own.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from vllm.v1.request import Request
 from ..governor import Governor
 from ..queueing import Dispatch, Lane
 from ..stage import Prefill, StepBudget, StepView
+from .waiting_queue import is_deferred
 
 
 class StepBudgets:
@@ -40,6 +44,8 @@ class StepBudgets:
         self._governor = governor
         self._head_fits = head_fits
         self._chunks = bool(scheduler.scheduler_config.enable_chunked_prefill)
+        drafter = scheduler.vllm_config.speculative_config
+        self._draft_slots = drafter.max_num_new_slots_for_drafting if drafter is not None else 0
         self._long: dict[str, bool] = {}
 
     @property
@@ -84,7 +90,7 @@ class StepBudgets:
         self._long = {request.request_id: self._is_long(request) for request in started}
         shorts, short_tokens, longs = self._waiting()
         view = StepView(
-            budget=scheduler.max_num_scheduled_tokens,
+            budget=self._budget(decodes + len(started)),
             decodes=decodes,
             decode_tokens=decode_tokens,
             decode_context=context,
@@ -94,9 +100,14 @@ class StepBudgets:
             ],
             waiting_shorts=shorts,
             waiting_short_tokens=short_tokens,
-            waiting_longs=longs,
+            waiting_longs=longs + self._ready_aside(),
         )
         return view, started
+
+    def _budget(self, requests: int) -> int:
+        """Tokens that a step with so many requests can compute."""
+        inputs = self._scheduler.scheduler_config.max_num_batched_tokens - self._draft_slots * requests
+        return max(1, int(min(self._scheduler.max_num_scheduled_tokens, inputs)))
 
     def _is_long(self, request: Request) -> bool:
         known = self._long.get(request.request_id)
@@ -109,13 +120,20 @@ class StepBudgets:
         """Shorts that could be admitted now, their tokens, and others that wait for their turn."""
         scheduler, queue = self._scheduler, self._governor.queue
         slots = getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs)
-        seats = slots - len(scheduler.running)
+        # A session between two segments does not run, yet keeps its seat.
+        seats = slots - len(scheduler.running) - scheduler.num_waiting_for_streaming_input
         if seats <= 0 or not self._head_fits():
             return 0, 0, 0
         shorts, tokens = queue.ready(Lane.SHORT, Lane.ALL)
         others, _ = queue.ready(Lane.LONG, Lane.IMMEDIATE)
         seated = min(shorts, seats)
-        return seated, tokens * seated // max(1, shorts), others
+        return seated, tokens * seated // max(1, shorts) + self._draft_slots * seated, others
+
+    def _ready_aside(self) -> int:
+        """Requests aside from the queue that go before it: segments of sessions, which hold KV blocks already."""
+        newer = hasattr(self._scheduler, "kv_holding_waiting")
+        aside = self._scheduler.kv_holding_waiting if newer else self._scheduler.skipped_waiting
+        return sum(not is_deferred(request) for request in aside)
 
     def _set(self, budget: StepBudget, view: StepView, started: list[Request], undo: ExitStack) -> None:
         scheduler, config = self._scheduler, self._scheduler.scheduler_config
@@ -126,11 +144,11 @@ class StepBudgets:
             long = self._long
             scheduler.running.sort(key=lambda r: budget.rank(r.is_prefill_chunk, long.get(r.request_id, False)))
         if budget.prefill_tokens is not None:
-            most = view.decode_tokens + self._aligned(budget.prefill_tokens)
-            _change(undo, scheduler, "max_num_scheduled_tokens", min(view.budget, most))
+            most = view.decode_tokens + self._wide_enough(budget.prefill_tokens)
+            _change(undo, scheduler, "max_num_scheduled_tokens", min(scheduler.max_num_scheduled_tokens, most))
         if budget.chunk_tokens is not None:
             widest = max((_decode_tokens(r) for r in scheduler.running if not r.is_prefill_chunk), default=1)
-            chunk, own = max(widest, self._aligned(budget.chunk_tokens)), config.long_prefill_token_threshold
+            chunk, own = max(widest, self._wide_enough(budget.chunk_tokens)), config.long_prefill_token_threshold
             _change(undo, config, "long_prefill_token_threshold", min(own, chunk) if own > 0 else chunk)
             if getattr(scheduler, "adaptive_long_prefill_threshold", False):
                 _change(undo, scheduler, "adaptive_long_prefill_threshold", False)
@@ -140,8 +158,12 @@ class StepBudgets:
                 ahead = max(request.next_decode_eligible_step, scheduler.current_step + 2)
                 _change(undo, request, "next_decode_eligible_step", ahead)
 
-    def _aligned(self, tokens: int) -> int:
-        """Hybrid models compute whole blocks only: a smaller limit would stop a prefill altogether."""
+    def _wide_enough(self, tokens: int) -> int:
+        """The least limit from `tokens` on that stops nothing.
+
+        That is the width of a decode with its drafts, and for hybrid models, which compute whole blocks only, a block.
+        """
+        tokens = max(tokens, 1 + self._scheduler.num_spec_tokens)
         if not getattr(self._scheduler, "need_mamba_block_aligned_split", False):
             return tokens
         block: int = self._scheduler.block_size

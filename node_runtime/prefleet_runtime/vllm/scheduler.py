@@ -25,15 +25,18 @@ Left out: the engine's own order by priorities (`--scheduling-policy priority` i
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import vllm
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from ..contract import InvalidPolicyError, RuntimeSettings
+from ..device import Device, find_cpu, find_device
 from ..governor import Governor
 from .releases import require_supported
 from .steps import Clock, Steps
@@ -61,12 +64,15 @@ def make_scheduler(**kwargs: Any) -> Scheduler:
     settings = read_settings(config)
     _log_as_the_engine_does()
     cls = GovernedAsyncScheduler if config.scheduler_config.async_scheduling else GovernedScheduler
-    governor: Governor[Request] = Governor.start(settings, rank=config.parallel_config.data_parallel_index)
+    device = _device()
+    rank = config.parallel_config.data_parallel_index
+    governor: Governor[Request] = Governor.start(settings, rank=rank, device=device)
     logger.info(
-        "Prefleet orders the queue: policy %s, generation %d, from %s; metrics on port %d",
+        "Prefleet orders the queue: policy %s, generation %d, from %s; on %s; metrics on port %d",
         governor.policy.policy,
         governor.policy.generation,
         settings.policy_file,
+        device,
         governor.exporter_port,
     )
     try:
@@ -74,6 +80,15 @@ def make_scheduler(**kwargs: Any) -> Scheduler:
     except BaseException:
         governor.close()
         raise
+
+
+def _device() -> Device:
+    """What the engine computes on; its platform decides, as torch may see an accelerator that a CPU build leaves alone.
+
+    With several workers this process has no context on the device: then the platform knows the name.
+    """
+    device = find_cpu() if current_platform.is_cpu() else find_device()
+    return device if device.name is not None else replace(device, name=current_platform.get_device_name())
 
 
 def _log_as_the_engine_does() -> None:

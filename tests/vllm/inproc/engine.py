@@ -1,7 +1,9 @@
 """The real vLLM scheduler without an engine: steps are driven by hand and the model's answers are made up.
 
 Time stands still and every step answers with the same token, so a test sees exactly the order that the queue
-and the scheduler agree on. `check_empty` is the leak check that ends every test.
+and the scheduler agree on. With speculative decoding every answer is drafted on, by none to all of the tokens that the
+drafter may propose, and of what was scheduled none to all is accepted, in turn. `check_empty` is the leak check that
+ends every test.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ import torch
 from prefleet_runtime.contract import RuntimePolicy
 from prefleet_runtime.queueing import Counters, Lane, PolicyQueue
 from prefleet_runtime.vllm.scheduler import GovernedScheduler, make_scheduler
-from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -52,6 +54,7 @@ class Setup:
     additional: dict[str, Any] | None = None
     window: int | None = None  # tokens: the model also has layers with a sliding window
     chunk_tokens: int = 0  # the engine's own limit on any one prefill in a step
+    speculation: dict[str, Any] | None = None  # fields of vLLM's SpeculativeConfig
 
     def config(self) -> VllmConfig:
         settings = {
@@ -59,8 +62,9 @@ class Setup:
             "exporter_host": "127.0.0.1",
             "exporter_port": self.exporter_port,
         }
+        model = ModelConfig(model=str(self.model), dtype="float32", seed=0, max_model_len=8192)
         config = VllmConfig(
-            model_config=ModelConfig(model=str(self.model), dtype="float32", seed=0, max_model_len=8192),
+            model_config=model,
             scheduler_config=SchedulerConfig(
                 max_num_seqs=self.max_seqs,
                 max_num_batched_tokens=self.budget,
@@ -72,6 +76,7 @@ class Setup:
                 long_prefill_token_threshold=self.chunk_tokens,
             ),
             cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=True),
+            speculative_config=self._drafter(model),
             additional_config={"prefleet": settings} if self.additional is None else self.additional,
         )
         config.cache_config.num_gpu_blocks = self.blocks
@@ -100,6 +105,13 @@ class Setup:
             "log_stats": True,
         }
 
+    def _drafter(self, target: ModelConfig) -> SpeculativeConfig | None:
+        if self.speculation is None:
+            return None
+        return SpeculativeConfig(
+            target_model_config=target, target_parallel_config=ParallelConfig(), **self.speculation
+        )
+
     def _groups(self) -> list[KVCacheGroupSpec]:
         shape = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 64, "dtype": torch.float32}
         groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
@@ -126,12 +138,18 @@ class Engine:
     first_scheduled: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     tokens: dict[str, int] = field(default_factory=dict)  # what the last step scheduled
+    drafts: dict[str, int] = field(default_factory=dict)  # how much of that was speculative
     _in_flight: deque[tuple[SchedulerOutput, dict[str, list[int]]]] = field(default_factory=deque)
     _names: int = 0
+    _answers: int = 0
 
     @property
     def _depth(self) -> int:
         return PIPELINE_DEPTH if self.asynchronous else 1
+
+    @property
+    def steps_in_flight(self) -> int:
+        return len(self._in_flight)
 
     @property
     def queue(self) -> PolicyQueue[Request]:
@@ -169,6 +187,7 @@ class Engine:
         """One engine step; the names of the requests that it scheduled, in order."""
         output = self.scheduler.schedule()
         self.tokens = dict(output.num_scheduled_tokens)
+        self.drafts = {name: len(drafts) for name, drafts in output.scheduled_spec_decode_tokens.items()}
         names = list(self.tokens)
         self.first_scheduled += [name for name in names if name not in self.first_scheduled]
         if names:
@@ -216,7 +235,10 @@ class Engine:
 
     def _answer(self, name: str) -> list[int]:
         request = self.scheduler.requests[name]
-        return [] if request.is_prefill_chunk else [TOKEN]
+        if request.is_prefill_chunk:
+            return []
+        self._answers += 1
+        return [TOKEN] * (1 + self._answers % (1 + self.drafts.get(name, 0)))
 
     def _complete(self) -> None:
         output, answers = self._in_flight.popleft()
@@ -224,6 +246,12 @@ class Engine:
         before = set(self.scheduler.requests)
         result = ModelRunnerOutput(names, {name: index for index, name in enumerate(names)}, list(answers.values()))
         self.scheduler.update_from_output(output, result)
+        if (
+            self.scheduler.num_spec_tokens and not self.asynchronous
+        ):  # there the scheduler leaves room for drafts itself
+            most = self.scheduler.num_spec_tokens
+            drafts = [[TOKEN] * ((self._answers + number) % (1 + most)) for number in range(len(names))]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
         self.finished += sorted(before - set(self.scheduler.requests))
 
 

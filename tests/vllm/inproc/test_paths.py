@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import pytest
 import torch
 from prefleet_runtime.queueing import Lane
 from prefleet_runtime.queueing.base import MAX_BYPASSES
@@ -124,6 +126,54 @@ def test_aborts_may_be_repeated_and_may_name_unknown_requests(start: Start) -> N
     engine.add("a", 40)
     engine.run()
     assert engine.first_scheduled == ["b", "a"]
+
+
+def waits(engine: Engine) -> None:
+    engine.add("runs", 900, max_tokens=9)
+    engine.step()
+    engine.add("aborted", 900)
+    engine.step()
+
+
+def is_in_prefill(engine: Engine) -> None:
+    engine.add("aborted", 900)
+    engine.step()
+    assert engine.scheduler.requests["aborted"].is_prefill_chunk
+
+
+def decodes(engine: Engine) -> None:
+    engine.add("aborted", 40, max_tokens=30)
+    while engine.scheduler.requests["aborted"].num_output_tokens < 2:
+        engine.step()
+
+
+def was_preempted(engine: Engine) -> None:
+    decodes(engine)
+    engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+
+
+@pytest.mark.parametrize(
+    "state", [waits, is_in_prefill, decodes, was_preempted], ids=lambda state: state.__name__.replace("_", " ")
+)
+@pytest.mark.parametrize("steps", [0, 1], ids=["before the next step", "with steps between them"])
+def test_an_abort_that_arrives_three_times_ends_a_request_once(
+    start: Start, state: Callable[[Engine], None], steps: int
+) -> None:
+    """Of one that runs, an asynchronous engine has a step in flight, whose answer comes after the first abort."""
+    engine = start(budget=200)
+    state(engine)
+    if engine.asynchronous and state is not waits:
+        assert engine.steps_in_flight == 1
+    engine.add("other", 300, max_tokens=5)
+    for _ in range(3):
+        engine.abort("aborted")
+        for _ in range(steps):
+            engine.step()
+    engine.run()
+    ended = [request.prompt_tokens for request in engine.scheduler.prefleet.governor.recent.latest()]
+    assert len(ended) == len(engine.first_scheduled) + (state is waits)
+    assert "other" in engine.finished
+    assert "aborted" not in engine.finished
 
 
 def test_an_abort_of_a_request_that_steps_aside_is_complete(start: Start) -> None:

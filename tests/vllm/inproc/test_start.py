@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 import vllm
 from prefleet_runtime.contract import InvalidPolicyError
-from prefleet_runtime.vllm import releases
+from prefleet_runtime.device import Device, DeviceKind, find_cpu
+from prefleet_runtime.vllm import releases, scheduler
 from prefleet_runtime.vllm.scheduler import SetupError
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from tests.support.vllm_server import free_port
+from tests.support.vllm_server import free_port, read_metrics
 from tests.vllm.inproc.engine import Setup
 
 
@@ -48,14 +50,40 @@ def test_another_release_is_refused(model: Path, policy_file: Path, monkeypatch:
 
 def test_each_data_parallel_rank_serves_its_metrics_on_its_own_port(model: Path, policy_file: Path) -> None:
     base = free_port()
-    scheduler = Setup(model, policy_file, exporter_port=base, rank=2).scheduler()
+    started = Setup(model, policy_file, exporter_port=base, rank=2).scheduler()
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{base + 2}/metrics", timeout=5) as response:
             assert b"prefleet_policy_generation 1.0" in response.read()
     finally:
-        scheduler.shutdown()
+        started.shutdown()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{base + 2}/metrics", timeout=5)
+
+
+def test_the_device_is_named_in_the_log_and_beside_the_step_cost(
+    model: Path, policy_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prefleet_runtime.vllm.scheduler._log_as_the_engine_does", lambda: None)
+    caplog.set_level(logging.INFO, "prefleet_runtime")
+    device = find_cpu()
+    port = free_port()
+    started = Setup(model, policy_file, exporter_port=port).scheduler()
+    try:
+        metrics = read_metrics(f"http://127.0.0.1:{port}/metrics")
+    finally:
+        started.shutdown()
+    assert metrics[f'prefleet_device_info{{kind="cpu",name="{device.name}"}}'] == 1
+    assert f"on {device};" in caplog.text
+
+
+def test_where_the_process_has_no_context_the_platform_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Platform:
+        is_cpu = staticmethod(lambda: False)
+        get_device_name = staticmethod(lambda: "NVIDIA H200")
+
+    monkeypatch.setattr(scheduler, "current_platform", Platform)
+    monkeypatch.setattr(scheduler, "find_device", lambda: Device(DeviceKind.CUDA, count=8))
+    assert scheduler._device() == Device(DeviceKind.CUDA, "NVIDIA H200", 8)
 
 
 def test_a_scheduler_that_cannot_be_made_gives_its_port_back(
