@@ -14,7 +14,7 @@ from tests.benchmarks.policies.tables import percent, short_name
 METRICS = {"short_ttft_p95": "short TTFT P95", "long_ttft_p95": "long TTFT P95"}
 COLOURS = ("#1f6f8b", "#f7f7f5", "#b3541e")
 """Sooner than FCFS, the same, later."""
-FULL_COLOUR_AT = 4.0
+FULL_COLOUR_AT = 8.0
 """Times sooner or later."""
 
 Place = tuple[str, str, str]
@@ -45,6 +45,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
             _panel(axes, [row for row in shown if row.metric == metric], place, METRICS[metric])
         line[-1].set_yticklabels([])
     figure.suptitle("Change of the time to the first token against stock FCFS (blue: sooner, brown: later)")
+    figure.supxlabel("srf: short_request_first, wait limit 5 s; ?: inconclusive, the machine drifted", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, facecolor="white")
     plt.close(figure)

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -94,6 +94,8 @@ class Worker:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+        with suppress(OSError):  # of what it did not read
+            self._input.close()
 
     def about(self, what: str) -> str:
         return f"a worker of the virtual half {what}:\n{log_tail(self._log)}"
@@ -112,16 +114,27 @@ def virtual_runs(python: Path, plan: VirtualPlan, workers: int) -> Generator[Run
     for series in plan.series():
         waiting.put(series)
     done: queue.SimpleQueue[Run | Exception] = queue.SimpleQueue()
-    with ExitStack() as stack:
+    with ExitStack() as stack:  # from its end: kill the workers, await their threads, remove their logs
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        started = []
-        for number in range(min(workers, len(plan.series()))):
-            started.append(Worker(python, folder / f"worker-{number}.log"))
-            stack.callback(started[-1].kill)
-        for worker in started:
-            threading.Thread(target=_serve, args=(worker, plan, waiting, done), daemon=True).start()
+        threads: list[threading.Thread] = []
+        stack.callback(_join, threads)
+        crew = [_start(python, folder / f"worker-{n}.log", stack) for n in range(min(workers, len(plan.series())))]
+        for worker in crew:
+            threads.append(threading.Thread(target=_serve, args=(worker, plan, waiting, done), daemon=True))
+            threads[-1].start()
         for _ in range(plan.total):
-            yield _take(done, started)
+            yield _take(done, crew)
+
+
+def _start(python: Path, log: Path, stack: ExitStack) -> Worker:
+    worker = Worker(python, log)
+    stack.callback(worker.kill)
+    return worker
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()
 
 
 def _serve(
