@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.benchmarks.policies.cases import CONTENDERS, FCFS, LOADS, SUSTAINED
 from tests.benchmarks.policies.rows import VIRTUAL, Row
-from tests.benchmarks.policies.tables import percent, short_name
+from tests.benchmarks.policies.tables import NAMES, percent, short_name
 
 METRICS = {"short_ttft_p95": "short TTFT P95", "long_ttft_p95": "long TTFT P95"}
 COLOURS = ("#1f6f8b", "#f7f7f5", "#b3541e")
@@ -45,7 +45,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
             _panel(axes, [row for row in shown if row.metric == metric], place, METRICS[metric])
         line[-1].set_yticklabels([])
     figure.suptitle("Change of the time to the first token against stock FCFS (blue: sooner, brown: later)")
-    figure.supxlabel("srf: short_request_first, wait limit 5 s; ?: inconclusive, the machine drifted", fontsize=9)
+    figure.supxlabel(f"{NAMES}; ?: inconclusive, the machine drifted", fontsize=8.5)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, facecolor="white")
     plt.close(figure)

@@ -13,9 +13,16 @@ from tests.benchmarks.policies.cases import FCFS
 from tests.benchmarks.policies.rows import VIRTUAL, Row
 
 WIDTH = 140
-SHORTENED = {"short_request_first": "srf", "vllm_long_prefill_token_threshold": "vllm_long_prefill_..."}
-CAPTION = "srf: short_request_first, wait limit 5 s. Each cell: the value, its change against FCFS."
-WALL_CAPTION = f"{CAPTION}\n~: noise of the change, in points. ?: inconclusive, the drift probe moved."
+SHORTENED = {
+    "short_request_first": "srf",
+    "stall_budget": "stall",
+    "vllm_long_prefill_token_threshold": "vllm_long_chunk",
+}
+NAMES = (
+    "srf: short_request_first, wait limit 5 s; vllm_long_chunk: its long_prefill_token_threshold; stall: stall_budget"
+)
+CAPTION = f"{NAMES}.\nEach cell: the value, its change against FCFS."
+WALL_CAPTION = f"{CAPTION} ~: noise of the change, in points. ?: inconclusive, the drift probe moved."
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Column:
     metric: str
     title: str
     unit: float = 1.0
-    form: str = ".2f"
+    form: str = ".3g"
 
 
 COLUMNS = (
@@ -34,9 +41,9 @@ COLUMNS = (
     Column("long_ttft_p95", "long TTFT\nP95, s"),
     Column("short_e2e_p95", "short answer\nP95, s"),
     Column("long_e2e_p95", "long answer\nP95, s"),
-    Column("short_tpot_p50", "short TPOT\nP50, ms", 1000, ".1f"),
-    Column("gap_p99", "gap\nP99, ms", 1000, ".1f"),
-    Column("output_tokens_per_s", "output\ntokens/s", 1, ",.4g"),
+    Column("short_tpot_p50", "short TPOT\nP50, ms", 1000),
+    Column("gap_p99", "gap\nP99, ms", 1000),
+    Column("output_tokens_per_s", "output\ntokens/s", 1, ".4g"),
 )
 """The full-response P95 over both lanes is in the JSON alone."""
 
