@@ -64,7 +64,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=300, help="of a sustained load, virtual half")
     parser.add_argument("--workers", type=int, default=min(MOST_WORKERS, os.cpu_count() or 1))
     parser.add_argument("--pairs", type=int, default=5, help="rounds of the wall-clock half")
-    parser.add_argument("--wall-requests", type=int, default=80, help="of a sustained load, wall-clock half")
+    parser.add_argument("--wall-requests", type=int, default=60, help="of a sustained load, wall-clock half")
     for name, choices in (("nodes", tuple(NODES)), ("costs", COSTS), ("loads", LOADS), ("policies", POLICIES)):
         parser.add_argument(f"--{name}", nargs="+", choices=choices, default=choices)
     parser.add_argument("--output", type=Path, default=OUTPUT)
@@ -97,6 +97,8 @@ def _document(plans: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "plans": plans,
         "rows": [asdict(row) for row in rows_of(runs)],
+        # Virtual runs can be had again; these cannot, and their probes say why a row is inconclusive.
+        "wall_runs": [asdict(run) for run in runs if run.half == WALL],
     }
 
 
@@ -119,7 +121,8 @@ def _joined(files: Sequence[Path]) -> dict[str, Any]:
     documents = [json.loads(file.read_text()) for file in files]
     rows = {tuple(list(row.values())[:6]): row for document in documents for row in document["rows"]}
     plans = {half: plan for document in documents for half, plan in document["plans"].items()}
-    joined: dict[str, Any] = documents[-1] | {"plans": plans, "rows": list(rows.values())}
+    wall = [run for document in documents for run in document["wall_runs"]]
+    joined: dict[str, Any] = documents[-1] | {"plans": plans, "rows": list(rows.values()), "wall_runs": wall}
     return joined
 
 

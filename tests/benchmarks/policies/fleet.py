@@ -3,7 +3,7 @@
 The governed server changes its policy by its file, and the change is waited for in its metrics. All servers stay up
 meanwhile (about 2.5 GB each; an idle engine uses no CPU): stock figures and ours then come from the same minutes.
 
-The model is smaller than that of the engine tests, so that a burst takes about ten seconds on two cores.
+The model is smaller than that of the engine tests, so that a burst takes ten to fifteen seconds on two cores.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ POLICY_TIMEOUT_S = 30
 MODEL = {
     "hidden_size": 256,
     "intermediate_size": 704,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
 ARGUMENTS = (
     *("--max-num-batched-tokens", str(BUDGET), "--max-num-seqs", "256"),
-    # 2 KiB a token: room for a whole burst and to spare.
-    *("--kv-cache-memory-bytes", str(384 * 2**20)),
+    # 3 KiB a token: room for a whole burst and to spare.
+    *("--kv-cache-memory-bytes", str(512 * 2**20)),
 )
 
 

@@ -32,7 +32,7 @@ class Column:
     metric: str
     title: str
     unit: float = 1.0
-    form: str = ".3g"
+    form: str = "#.3g"
 
 
 COLUMNS = (
@@ -43,7 +43,7 @@ COLUMNS = (
     Column("long_e2e_p95", "long answer\nP95, s"),
     Column("short_tpot_p50", "short TPOT\nP50, ms", 1000),
     Column("gap_p99", "gap\nP99, ms", 1000),
-    Column("output_tokens_per_s", "output\ntokens/s", 1, ".4g"),
+    Column("output_tokens_per_s", "output\ntokens/s", 1, "#.4g"),
 )
 """The full-response P95 over both lanes is in the JSON alone."""
 
@@ -99,7 +99,7 @@ def _cells(columns: Iterable[Column], rows: dict[str, Row]) -> list[str]:
 
 
 def _cell(column: Column, row: Row) -> str:
-    value = f"{row.value * column.unit:{column.form}}"
+    value = f"{row.value * column.unit:{column.form}}".rstrip(".")
     noise = "" if row.half == VIRTUAL else f"~{100 * row.noise:.0f}"
     change = "" if row.policy == FCFS else percent(row.ratio) + noise
     return f"{value} {change:>{5 if row.half == VIRTUAL else 7}}"
