@@ -10,9 +10,10 @@ ENGINE ?= simulator
 POLICY ?= ShortRequestFirst
 TRACE ?=
 SGLANG ?=
+ARGS ?=
 KEEP ?=
 
-.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm test-compat lint demo bench-queueing crds lock clean
+.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm test-compat lint demo bench-queueing bench-vllm crds lock clean
 
 help:
 	@echo "make demo [POLICY=...] [ENGINE=vllm] [TRACE=file] [KEEP=1]"
@@ -20,6 +21,7 @@ help:
 	@echo "make test                                      every test (unit, conformance, control plane, real vLLM)"
 	@echo "make test-compat                               the scheduler under every vLLM release that is supported"
 	@echo "make bench-queueing [SGLANG=folder]            what each queue policy costs, beside vLLM's and SGLang's own"
+	@echo "make bench-vllm [ARGS=...]                     what each policy does to users, inside the real vLLM"
 	@echo "make lint | test-fast | crds | lock            for contributors; see CONTRIBUTING.md"
 
 # The environment of the product and of its tests: locked versions and hashes, installed by a pinned uv.
@@ -70,6 +72,10 @@ demo: setup
 bench-queueing: setup
 	@python=$$($(BIN)/python -m tests.support.vllm_env) && \
 	PYTHONPATH="node_runtime:.$(if $(SGLANG),:$(SGLANG))" VLLM_LOGGING_LEVEL=ERROR $$python -W ignore -m tests.benchmarks.queueing
+
+# ARGS: such as "--half virtual --seeds 2"; "--help" lists all.
+bench-vllm: vllm-env
+	@$(BIN)/python -m tests.benchmarks.policies $(ARGS)
 
 crds: setup
 	$(BIN)/prefleet crd

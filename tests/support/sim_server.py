@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 from prefleet_runtime.contract import RuntimePolicy
 
-from tests.support.vllm_server import _die_with_parent, free_port, log_tail, read_metrics, read_recent
+from tests.support.vllm_server import die_with_parent, free_port, log_tail, read_metrics, read_recent
 
 MODEL_NAME = "simulated"
 START_TIMEOUT_S = 30
@@ -81,7 +81,7 @@ def sim_server(folder: Path, *arguments: str, cost_model: str = FAST, name: str 
     command += ["--policy-file", str(policy_file), "--exporter-port", str(exporter_port)]
     command += ["--served-model-name", MODEL_NAME, "--cost-model", cost_model, *arguments]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
     server = SimServer(port, exporter_port, policy_file, log, process)
     try:
         _wait_until_ready(server)

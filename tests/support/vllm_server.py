@@ -66,12 +66,22 @@ class VllmServer:
 
 @dataclass
 class Answer:
-    """What one streamed request brought: its tokens, and when they came on the monotonic clock."""
+    """What one streamed request brought: its tokens, and when each came on the monotonic clock.
+
+    Tokens that one chunk carries came at once.
+    """
 
     sent_s: float
-    first_token_s: float = 0.0
-    last_token_s: float = 0.0
     tokens: list[int] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+
+    @property
+    def first_token_s(self) -> float:
+        return self.times_s[0]
+
+    @property
+    def last_token_s(self) -> float:
+        return self.times_s[-1]
 
     @property
     def ttft_s(self) -> float:
@@ -141,7 +151,7 @@ def launch(
             stderr=subprocess.STDOUT,
             env=server_environment(python) | dict(variables),
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
     return VllmServer(port, log, process, exporter_port)
 
@@ -161,7 +171,8 @@ def server_environment(python: Path) -> dict[str, str]:
     }
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """For `preexec_fn`: SIGTERM reaches the child when the thread that started it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -248,10 +259,8 @@ def _take_line(answer: Answer, line: bytes) -> None:
     if "error" in document:
         raise RuntimeError(f"the engine broke off its answer: {document['error']}")
     tokens = [token for choice in document["choices"] for token in choice.get("token_ids") or ()]
-    if tokens:
-        answer.last_token_s = time.monotonic()
-        answer.first_token_s = answer.first_token_s or answer.last_token_s
-        answer.tokens += tokens
+    answer.tokens += tokens
+    answer.times_s += [time.monotonic()] * len(tokens)
 
 
 async def burst(server: VllmServer, prompts: Sequence[list[int]], max_tokens: int) -> list[Answer]:

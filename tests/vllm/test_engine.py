@@ -94,7 +94,7 @@ def _duration(answers: list[Answer]) -> float:
 def test_outputs_are_those_of_the_stock_engine(pairs: list[Pair]) -> None:
     for pair in pairs:
         assert [answer.tokens for answer in pair.ours] == [answer.tokens for answer in pair.stock]
-        assert all(len(answer.tokens) == OUTPUT_TOKENS for answer in pair.ours)
+        assert all(len(answer.tokens) == len(answer.times_s) == OUTPUT_TOKENS for answer in pair.ours)
 
 
 def test_a_policy_changed_in_mid_burst_takes_effect_without_a_restart(governed: Governed) -> None:
