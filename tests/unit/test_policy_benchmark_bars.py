@@ -11,7 +11,7 @@ from tests.benchmarks.policies.bars import LIMITS, bars
 from tests.benchmarks.policies.cases import CANDIDATE, FCFS, LOADS, MAX_STALL_MS, NODES, STALL_BUDGET
 from tests.benchmarks.policies.rows import VIRTUAL, WALL, Row
 
-STALL_S = MAX_STALL_MS / 1000
+STALL_S = MAX_STALL_MS["cpu"] / 1000
 
 
 def row(metric: str, ratio: float, **more: Any) -> Row:

@@ -7,13 +7,14 @@ import random
 from itertools import pairwise
 
 import pytest
-from prefleet_runtime.contract import RuntimePolicy
+from prefleet_runtime.contract import StallBudgetStage
 
 from tests.benchmarks.policies.cases import (
     CANDIDATE,
     CONTENDERS,
     FCFS,
     LONGS_IN_BURST,
+    MAX_STALL_MS,
     SHORTS_IN_BURST,
     STALL_BUDGET,
     Contender,
@@ -50,10 +51,14 @@ def test_the_same_seed_draws_the_same_load() -> None:
     assert sustained(1, 2.0, 50, random.Random("a 1")) == sustained(1, 2.0, 50, random.Random("a 1"))
 
 
+@pytest.mark.parametrize("costs", MAX_STALL_MS)
 @pytest.mark.parametrize("contender", CONTENDERS, ids=lambda contender: contender.name)
-def test_every_policy_is_one_that_the_runtime_accepts(contender: Contender) -> None:
-    if contender.policy is not None:
-        RuntimePolicy(generation=1, **contender.policy)
+def test_every_policy_is_one_that_the_runtime_accepts(contender: Contender, costs: str) -> None:
+    policy = contender.policy_on(costs)
+    assert (policy is None) == (contender.policy is None)
+    if contender.bounds_stalls:
+        assert policy is not None
+        assert policy.stage == StallBudgetStage(type="stall_budget", max_stall_ms=MAX_STALL_MS[costs])
 
 
 def test_the_names_that_the_bars_speak_of_are_contenders() -> None:

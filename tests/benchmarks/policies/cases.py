@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from prefleet_runtime.contract import RuntimePolicy, StallBudgetStage
+
 SHORT_TOKENS, LONG_TOKENS = 64, 4000
 SHORTS_IN_BURST, LONGS_IN_BURST = 60, 24
 LONG_SHARE = 0.25
 OUTPUT_TOKENS = 128
 THRESHOLD = 512
 LONG_MAX_WAIT_MS = 5000
-MAX_STALL_MS = 60
+MAX_STALL_MS: Mapping[str, float] = {"cpu": 60, "accelerator": 30}
+"""By step costs: stock engines stall decodes more than five times longer (a full step of prefill)."""
 
 FCFS = "fcfs"
 CANDIDATE = "short_request_first+yield"
@@ -53,7 +56,7 @@ class Contender:
     """A way to schedule: by our runtime under `policy`, or (None) by the engine itself with its own settings.
 
     `by_length`: the engine's priority order, each request's priority being its length. `chunk_divisor`: its
-    `long_prefill_token_threshold` is the step's budget divided by this.
+    `long_prefill_token_threshold` is the step's budget divided by this. `bounds_stalls`: the policy has a stall budget.
     """
 
     name: str
@@ -61,11 +64,22 @@ class Contender:
     by_length: bool = False
     chunk_divisor: int | None = None
     nodes: tuple[str, ...] = field(default=tuple(NODES))
+    bounds_stalls: bool = False
+
+    def policy_on(self, costs: str) -> RuntimePolicy | None:
+        """What the runtime is told on a node with such step costs."""
+        if self.policy is None:
+            return None
+        policy = RuntimePolicy(generation=1, **self.policy)
+        if not self.bounds_stalls:
+            return policy
+        stage = StallBudgetStage(type="stall_budget", max_stall_ms=MAX_STALL_MS[costs])
+        return policy.model_copy(update={"stage": stage})
 
 
-def _short_first(long_chunk: str, **more: Any) -> Mapping[str, Any]:
+def _short_first(long_chunk: str) -> Mapping[str, Any]:
     fields = {"threshold": THRESHOLD, "long_max_wait_ms": LONG_MAX_WAIT_MS, "long_chunk": long_chunk}
-    return MappingProxyType({"policy": "short_request_first", **fields, **more})
+    return MappingProxyType({"policy": "short_request_first", **fields})
 
 
 CONTENDERS = (
@@ -78,11 +92,7 @@ CONTENDERS = (
     Contender(CANDIDATE, _short_first("yield")),
     Contender("short_request_first+cap", _short_first("cap")),
     # A decode must run beside prefill to stall at all.
-    Contender(
-        STALL_BUDGET,
-        _short_first("yield", stage={"type": "stall_budget", "max_stall_ms": MAX_STALL_MS}),
-        nodes=("mixed",),
-    ),
+    Contender(STALL_BUDGET, _short_first("yield"), nodes=("mixed",), bounds_stalls=True),
 )
 
 

@@ -52,12 +52,13 @@ class Fleet:
 
     def server(self, contender: Contender) -> VllmServer:
         """The contender's server, which runs its policy when this returns."""
-        if contender.policy is None:
+        policy = contender.policy_on("cpu")
+        if policy is None:
             return self.own[contender.name]
         if self.governed is None:
             raise RuntimeError(f"no server was started that can run {contender.name}")
         self.generation += 1
-        _replace(self.policy_file, RuntimePolicy(generation=self.generation, **contender.policy))
+        _replace(self.policy_file, policy.model_copy(update={"generation": self.generation}))
         _wait_for_generation(self.governed, self.generation)
         return self.governed
 

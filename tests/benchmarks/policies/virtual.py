@@ -33,7 +33,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from tests.benchmarks.policies.cases import CONTENDERS, FCFS, LOADS, NODES, SUSTAINED, Contender, Job, burst, sustained
 from tests.benchmarks.policies.figures import Outcome, figures_of
 from tests.support.tiny_model import write_tiny_model
-from tests.vllm.inproc.engine import BLOCK, TOKEN, Setup, make_request, policy_text
+from tests.vllm.inproc.engine import BLOCK, TOKEN, Setup, make_request
 
 EPOCH_S = 1_000_000.0
 """The virtual clock's start: arrival times are on the axis of Unix time, where 0 might mean "not told"."""
@@ -43,6 +43,7 @@ EPOCH_S = 1_000_000.0
 class Costs:
     """What a step costs, and the engine's settings that go with it. Tokens; `step` in seconds."""
 
+    name: str
     step: StepCost
     budget: int
     kv_tokens: int
@@ -50,9 +51,9 @@ class Costs:
 
 
 COSTS = {
-    "cpu": Costs(StepCost(9.3e-3, 1.46e-4, 3.7e-4, 4.2e-8, 4.2e-8), budget=1024, kv_tokens=2**18),
+    "cpu": Costs("cpu", StepCost(9.3e-3, 1.46e-4, 3.7e-4, 4.2e-8, 4.2e-8), budget=1024, kv_tokens=2**18),
     # 2,048 is vLLM's own default of --max-num-batched-tokens on an A100.
-    "accelerator": Costs(DEFAULT_PROFILE.cost, budget=2048, kv_tokens=DEFAULT_PROFILE.kv_cache_tokens),
+    "accelerator": Costs("accelerator", DEFAULT_PROFILE.cost, budget=2048, kv_tokens=DEFAULT_PROFILE.kv_cache_tokens),
 }
 
 
@@ -101,9 +102,10 @@ class VirtualEngine:
             scheduling_policy="priority" if contender.by_length else "fcfs",
             chunk_tokens=costs.budget // contender.chunk_divisor if contender.chunk_divisor else 0,
         )
-        if contender.policy is None:
+        policy = contender.policy_on(costs.name)
+        if policy is None:
             return setup.stock()
-        policy_file.write_text(policy_text(**contender.policy))
+        policy_file.write_text(policy.to_json())
         return setup.scheduler(clock=Clock(wall=lambda: EPOCH_S + self.now, steady=lambda: self.now))
 
     def _add(self, name: str, job: Job) -> None:

@@ -25,11 +25,16 @@ from tests.support.vllm_server import REPOSITORY, RUNTIME_FOLDER, die_with_paren
 
 COSTS = ("accelerator", "cpu")
 SILENCE_S = 300.0
+PREFILL_REQUESTS = 3
 
 
 @dataclass(frozen=True)
 class VirtualPlan:
-    """Every combination of these, each seed under each policy that runs on the node."""
+    """Every combination of these, each seed under each policy that runs on the node.
+
+    `requests` are those of a sustained load on a mixed node. A node that only prefills gets `PREFILL_REQUESTS` times
+    as many, since it takes that many fewer steps for one, and the P95 of few longs differs much from seed to seed.
+    """
 
     nodes: Sequence[str]
     costs: Sequence[str]
@@ -40,9 +45,10 @@ class VirtualPlan:
 
     def series(self) -> list[dict[str, Any]]:
         """As a worker reads them; seeds outermost, so that what has come says something of everything."""
-        common = {"requests": self.requests, "loads": list(self.loads), "policies": list(self.policies)}
+        common = {"loads": list(self.loads), "policies": list(self.policies)}
+        requests = {node: self.requests * (PREFILL_REQUESTS if node == "prefill" else 1) for node in self.nodes}
         return [
-            {"node": node, "costs": costs, "seed": seed, **common}
+            {"node": node, "costs": costs, "seed": seed, "requests": requests[node], **common}
             for seed, node, costs in product(range(self.seeds), self.nodes, self.costs)
         ]
 
