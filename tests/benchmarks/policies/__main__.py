@@ -25,7 +25,6 @@ from rich.console import Console
 from tests.benchmarks.bars import Bar
 from tests.benchmarks.policies.bars import bars
 from tests.benchmarks.policies.cases import CONTENDERS, FCFS, LOADS, NODES
-from tests.benchmarks.policies.fleet import started
 from tests.benchmarks.policies.picture import draw
 from tests.benchmarks.policies.progress import followed
 from tests.benchmarks.policies.rows import VIRTUAL, WALL, Row, Run, rows_of
@@ -111,9 +110,8 @@ def _wall(console: Console, python: Path, plan: WallPlan) -> list[Run]:
     if not plan.total:
         console.print("the wall-clock half has none of these cases: see wall.py for what it leaves to the virtual one")
         return []
-    console.print("wall clock: starting servers", highlight=False)
-    with tempfile.TemporaryDirectory() as folder, started(python, Path(folder), plan.names) as fleet:
-        return list(followed(console, "wall clock", wall_runs(fleet, plan), plan.total))
+    with tempfile.TemporaryDirectory() as folder, closing(wall_runs(python, Path(folder), plan)) as runs:
+        return list(followed(console, "wall clock", runs, plan.total))
 
 
 def _joined(files: Sequence[Path]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The real servers of the wall-clock half: one for all policies of the runtime, one for each setting of the engine.
 
-The governed server changes its policy by its file, and the change is waited for in its metrics. All servers stay up
-meanwhile (about 2.5 GB each; an idle engine uses no CPU): stock figures and ours then come from the same minutes.
+The governed server changes its policy by its file, and the change is waited for in its metrics. All servers are up
+at once (about 2.5 GB each; an idle engine uses no CPU): stock figures and ours then come from the same minutes.
 
 The model is smaller than that of the engine tests, so that a burst takes ten to fifteen seconds on two cores.
 """
@@ -32,9 +32,13 @@ MODEL = {
 }
 ARGUMENTS = (
     *("--max-num-batched-tokens", str(BUDGET), "--max-num-seqs", "256"),
+    # With the worker in a process of its own the engine spins while it waits for it, which leaves the client no core.
+    *("--distributed-executor-backend", "uni"),
     # 3 KiB a token: room for a whole burst and to spare.
     *("--kv-cache-memory-bytes", str(512 * 2**20)),
 )
+# The CPU platform overrules "uni" where this is exactly "1", its default; elsewhere any other number means the same.
+VARIABLES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "2"}
 
 
 @dataclass
@@ -72,7 +76,8 @@ def started(python: Path, folder: Path, names: Iterable[str]) -> Iterator[Fleet]
     with ExitStack() as stack:
 
         def start(name: str, *arguments: str, policy_file: Path | None = None) -> VllmServer:
-            server = launch(python, model, folder / f"{name}.log", policy_file, (*ARGUMENTS, *arguments))
+            log = folder / f"{name}.log"
+            server = launch(python, model, log, policy_file, (*ARGUMENTS, *arguments), VARIABLES)
             stack.callback(stop, server)
             return server
 

@@ -5,6 +5,10 @@ side, the order of all turned round in every other round. What a load of sustain
 is measured in its round on the stock engine. The probe is a fixed piece of work on the stock engine, the least of
 `PROBES` prefills; `rows.py` says what it decides.
 
+Each round has servers of its own: of two engines with the same settings one can be 15% slower for as long as it lives
+(seen in their CPU time, and whichever it is differs from start to start). Within a round that looks like an effect;
+over rounds it becomes the noise that it is.
+
 To fit into half an hour, sustained loads and prefill-only nodes are run with FCFS and the candidate alone, and a
 prefill-only node has bursts alone: what the virtual half says of the rest is exact.
 """
@@ -12,8 +16,9 @@ prefill-only node has bursts alone: what the virtual half says of the rest is ex
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.benchmarks.policies.cases import (
     CANDIDATE,
@@ -30,13 +35,12 @@ from tests.benchmarks.policies.cases import (
 )
 from tests.benchmarks.policies.client import serve
 from tests.benchmarks.policies.figures import figures_of
-from tests.benchmarks.policies.fleet import Fleet
+from tests.benchmarks.policies.fleet import Fleet, started
 from tests.benchmarks.policies.rows import WALL, Run
 
 COSTS = "cpu"
 PROBES = 5
 PROBE_TOKENS = 2000
-SEED = 7
 WARM_UP = (Job(0.0, LONG_TOKENS, 8), Job(0.0, SHORT_TOKENS, 8), Job(0.0, SHORT_TOKENS, 8))
 
 
@@ -119,19 +123,24 @@ class Bench:
             before_s = after_s
 
 
-def wall_runs(fleet: Fleet, plan: WallPlan) -> Iterator[Run]:
-    """All runs of the plan, as they come."""
-    bench = Bench(fleet, random.Random(SEED))
-    bench.warm_up([c for c in CONTENDERS if c.name in plan.names])
+def wall_runs(python: Path, folder: Path, plan: WallPlan) -> Generator[Run, None, None]:
+    """All runs of the plan, as they come. The servers of a round are stopped at its end, or when this is closed."""
     for number in range(plan.pairs):
-        capacities: dict[str, float] = {}
-        for case in plan.cases():
-            rng = random.Random(f"{case.load} {number}")
-            if case.load in SUSTAINED:
-                if case.node not in capacities:
-                    capacities[case.node] = bench.capacity(case.node, plan.requests, number)
-                rate = SUSTAINED[case.load] * capacities[case.node]
-                jobs = sustained(NODES[case.node], rate, plan.requests, rng)
-            else:
-                jobs = burst(NODES[case.node], case.load == "interleaved", rng)
-            yield from bench.runs(case, jobs, number)
+        with started(python, folder / f"round-{number}", plan.names) as fleet:
+            bench = Bench(fleet, random.Random(number))
+            bench.warm_up([c for c in CONTENDERS if c.name in plan.names])
+            yield from _round(bench, plan, number)
+
+
+def _round(bench: Bench, plan: WallPlan, number: int) -> Iterator[Run]:
+    capacities: dict[str, float] = {}
+    for case in plan.cases():
+        rng = random.Random(f"{case.load} {number}")
+        if case.load in SUSTAINED:
+            if case.node not in capacities:
+                capacities[case.node] = bench.capacity(case.node, plan.requests, number)
+            rate = SUSTAINED[case.load] * capacities[case.node]
+            jobs = sustained(NODES[case.node], rate, plan.requests, rng)
+        else:
+            jobs = burst(NODES[case.node], case.load == "interleaved", rng)
+        yield from bench.runs(case, jobs, number)
