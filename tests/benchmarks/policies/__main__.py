@@ -60,7 +60,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.benchmarks.policies", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--half", choices=(VIRTUAL, WALL, "both"), default="both")
     parser.add_argument("--seeds", type=int, default=10, help="of the virtual half")
-    parser.add_argument("--requests", type=int, default=300, help="of a sustained load of a mixed node, virtual half")
+    parser.add_argument("--requests", type=int, default=400, help="of a sustained load of a mixed node, virtual half")
     parser.add_argument("--workers", type=int, default=min(MOST_WORKERS, os.cpu_count() or 1))
     parser.add_argument("--pairs", type=int, default=5, help="rounds of the wall-clock half")
     parser.add_argument("--wall-requests", type=int, default=60, help="of a sustained load, wall-clock half")
