@@ -1,0 +1,1 @@
+"""The inputs of a replay: recorded traces and synthetic mixes."""
