@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prefleet_runtime.queueing import Dispatch, Lane
 from prefleet_runtime.recent import RecentRequests
-from prefleet_runtime.sim.traces import READERS, TraceError, TraceRequest, open_trace
+from prefleet_runtime.sim.traces import READERS, TraceError, TraceRequest, files, open_trace
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -346,3 +346,9 @@ def _read_or_refuse(folders: pytest.TempPathFactory, content: bytes) -> None:
     assert requests[0].at_s == 0
     assert all(before.at_s <= after.at_s for before, after in pairwise(requests))
     assert all(request.prompt_tokens >= 1 and request.output_tokens >= 1 for request in requests)
+
+
+def test_a_document_beyond_what_may_be_read_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "DOCUMENT_BYTES", 300)
+    with pytest.raises(TraceError, match="in a single document; write it as a CSV with the columns time_s"):
+        list(open_trace(written(tmp_path, json.dumps(BENCH))))
