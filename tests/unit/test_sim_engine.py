@@ -74,7 +74,7 @@ def world(policy: RuntimePolicy = FCFS, profile: EngineProfile = SIMPLE, **limit
 
 def assert_empty(engine: Engine) -> None:
     engine.check_integrity()
-    assert engine.free_blocks == engine.limits.blocks
+    assert engine.kv.free == engine.kv.total
     assert not engine.running
     assert not engine.unfinished
     assert not engine.held

@@ -65,7 +65,7 @@ def run(settings: RuntimePolicy, requests: Sequence[SimRequest], budget: int = 1
             if request.request_id in last:
                 gaps.append(now - last[request.request_id])
             last[request.request_id] = now
-    assert engine.free_blocks == engine.limits.blocks
+    assert engine.kv.free == engine.kv.total
     assert all(request.generated == request.max_tokens for request in requests)
     return Run(requests, arbiter, gaps, now)
 

@@ -12,12 +12,12 @@ decides (`stage`) is applied as in the vLLM adapter, by order, limits and holds.
 The same code serves the real-time server and a virtual-clock replay: time is an argument and nothing else
 moves. The caller owns the axis, and `now` never decreases.
 
-Invariants (`check_integrity`): blocks that are free, owned by requests and held for another pod add up to the
-cache; a live request is in exactly one of queue, loading and running; an idle engine owns no block.
+Invariants (`check_integrity`): all KV blocks are accounted for (`kv_cache`); a live request is in exactly one of queue,
+loading and running; an idle engine owns no block.
 
-How it differs from vLLM: the whole prompt's blocks are taken at admission (vLLM only checks that they fit);
-no prefix cache, so `cached_tokens` is 0 (1 token is left to compute where a prompt's KV comes from another
-pod); no speculative decoding, no EOS: a request generates `max_tokens` tokens.
+How it differs from vLLM: the whole prompt's blocks are taken at admission (vLLM only checks that they fit); the
+prefix cache knows prompts alone, by hashes that the request brings, and only once their prefill is complete; waiting
+longs are not looked up anew; no speculative decoding, no EOS: a request generates `max_tokens` tokens.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Protocol
 
 from prefleet_runtime.queueing.base import Dispatch, Lane, PolicyQueue, RequestFacts
 from prefleet_runtime.sim.cost_model import EngineProfile
+from prefleet_runtime.sim.kv_cache import KvCache
 from prefleet_runtime.sim.state import (
     BLOCK_TOKENS,
     Held,
@@ -99,7 +100,7 @@ class Engine:
         self.limits = limits
         self.waiting = waiting
         self.running: list[SimRequest] = []
-        self.free_blocks = limits.blocks
+        self.kv = KvCache(limits)
         self.processed_prefill_tokens = 0
         self.preemptions = 0
         self.expired_leases = 0
@@ -120,6 +121,7 @@ class Engine:
             )
         if request.request_id in self._live or request.request_id in self._held:
             raise ValueError(f"request {request.request_id} is already here: give each an id of its own")
+        request.cached_tokens = self.kv.cached_tokens(request)
         self.waiting.add(request, request.facts)
         self._live[request.request_id] = request
 
@@ -134,7 +136,7 @@ class Engine:
         elif request.state is RequestState.LOADING:
             self._loading = [entry for entry in self._loading if entry[2] is not request]
             heapq.heapify(self._loading)
-        self._free(request)
+        self.kv.release(request)
         request.state = RequestState.ABORTED
         return True
 
@@ -143,13 +145,13 @@ class Engine:
         held = self._held.pop(request_id, None)
         if held is None:
             return False
-        self.free_blocks += held.blocks
+        self.kv.release_held(held)
         return True
 
     @property
     def used_fraction(self) -> float:
         """Share of the KV cache in use, blocks held for other pods included."""
-        return 1 - self.free_blocks / self.limits.blocks
+        return 1 - self.kv.free / self.kv.total
 
     @property
     def loading(self) -> int:
@@ -188,12 +190,8 @@ class Engine:
             dispatch = self.waiting.dispatched(request.request_id, now, tokens)
             if dispatch is not None and not request.preemptions:
                 request.long = dispatch.lane is Lane.LONG
-        if not plan.items:
-            return None
-        if plan.prefill_tokens:
-            self.processed_prefill_tokens += plan.prefill_tokens + plan.decode_tokens
-        plan.cost_s = self.profile.cost.step_s(plan.prefill_tokens, plan.decode_tokens, plan.pairs, plan.decode_context)
-        return plan
+                plan.dispatches.append((request, dispatch))
+        return self._costed(plan)
 
     def finish(self, plan: StepPlan, now: float) -> Outcome:
         """The step of `plan` ended at `now`. Requests aborted meanwhile are passed over."""
@@ -202,6 +200,8 @@ class Engine:
             if request.state is not RequestState.RUNNING:
                 continue
             request.computed += tokens
+            if request.prefix and not request.generated and request.computed >= request.prompt_tokens:
+                self.kv.publish(request)
             if request.computed < request.known_tokens:
                 continue
             request.generated += 1
@@ -214,6 +214,14 @@ class Engine:
         if outcome.finished:
             self.running = [r for r in self.running if r.state is RequestState.RUNNING]
         return outcome
+
+    def _costed(self, plan: StepPlan) -> StepPlan | None:
+        if not plan.items:
+            return None
+        if plan.prefill_tokens:
+            self.processed_prefill_tokens += plan.prefill_tokens + plan.decode_tokens
+        plan.cost_s = self.profile.cost.step_s(plan.prefill_tokens, plan.decode_tokens, plan.pairs, plan.decode_context)
+        return plan
 
     def _schedule_running(self, plan: StepPlan) -> bool:
         """Give every running request its share; True if one had to be preempted."""
@@ -242,7 +250,7 @@ class Engine:
         decodes = [request for request in self.running if not request.prefills]
         queue = self.waiting.queue
         seats = self.limits.max_num_seqs - len(self.running)
-        admits = seats > 0 and bool(queue) and blocks_for(queue.peek().known_tokens) <= self.free_blocks
+        admits = seats > 0 and bool(queue) and self.kv.fits(queue.peek())
         shorts, tokens = queue.ready(Lane.SHORT, Lane.ALL) if admits else (0, 0)
         longs, _ = queue.ready(Lane.LONG, Lane.IMMEDIATE) if admits else (0, 0)
         seated = min(shorts, seats)
@@ -273,12 +281,12 @@ class Engine:
             head = queue.peek()
             if not head.remote_kv and not plan.grant(head):
                 break
-            if blocks_for(head.known_tokens) > self.free_blocks:
+            if not self.kv.fits(head):
                 if not step_aside(queue, head):
                     break
                 continue
             queue.pop()
-            self._take(head, blocks_for(head.known_tokens))
+            self.kv.start(head)
             if head.remote_kv:
                 self._load(head, now)
             else:
@@ -303,17 +311,15 @@ class Engine:
 
     def _grow(self, request: SimRequest, tokens: int) -> bool:
         """Take the blocks that `tokens` more need, preempting from the back; False if `request` fell."""
-        missing = blocks_for(request.computed + tokens) - request.blocks
-        while missing > self.free_blocks:
+        while not self.kv.grow(request, tokens):
             victim = self.running.pop()
             self._preempt(victim)
             if victim is request:
                 return False
-        self._take(request, max(0, missing))
         return True
 
     def _preempt(self, victim: SimRequest) -> None:
-        self._free(victim)
+        self.kv.release(victim)
         self.preemptions += 1
         victim.preemptions += 1
         victim.computed = 0
@@ -326,10 +332,9 @@ class Engine:
         request.state = RequestState.FINISHED
         del self._live[request.request_id]
         if request.keep_kv:
-            self._held[request.request_id] = Held(request.blocks, now + self.limits.kv_lease_s)
-            request.blocks = 0
+            self._held[request.request_id] = self.kv.hold(request, now + self.limits.kv_lease_s)
         else:
-            self._free(request)
+            self.kv.release(request)
 
     def _end_leases(self, now: float) -> None:
         """Leases have one length, so the dictionary's order is the order of their ends."""
@@ -340,21 +345,9 @@ class Engine:
             self.expired_leases += 1
             self.release(request_id)
 
-    def _take(self, request: SimRequest, blocks: int) -> None:
-        self.free_blocks -= blocks
-        request.blocks += blocks
-
-    def _free(self, request: SimRequest) -> None:
-        self.free_blocks += request.blocks
-        request.blocks = 0
-
     def check_integrity(self) -> None:
         """Raise AssertionError if an invariant of the module is broken. O(n); for tests and idle moments."""
-        owned = sum(request.blocks for request in self._live.values())
-        held = sum(held.blocks for held in self._held.values())
-        total = self.free_blocks + owned + held
-        assert total == self.limits.blocks, f"{total} blocks are accounted for, the cache has {self.limits.blocks}"
-        assert self.free_blocks >= 0, f"{-self.free_blocks} blocks more than the cache has are in use"
+        self.kv.check(self._live.values(), self._held.values())
         places = [r.request_id for r in self.running] + [entry[2].request_id for entry in self._loading]
         places += [r.request_id for r in self.waiting.queue]
         assert len(places) == len(set(places)), "a request is in two places"

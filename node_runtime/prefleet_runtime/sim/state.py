@@ -6,10 +6,11 @@ Values only; `engine` moves them. Units: tokens, KV blocks, seconds on the calle
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from prefleet_runtime.queueing.base import RequestFacts
+from prefleet_runtime.queueing.base import Dispatch, RequestFacts
 from prefleet_runtime.sim.cost_model import attention_pairs
 from prefleet_runtime.stage import UNLIMITED, StepBudget, StepWork
 
@@ -43,7 +44,9 @@ class SimRequest:
     `remote_kv`: the prompt's KV is fetched from another pod; `keep_kv`: it is kept for one at the end;
     `client_priority`: what the client asked for.
     `computed`: tokens whose KV exists; `prefill_until`: the count at which prefill is complete (a preempted
-    request recomputes its prompt and its own output). `long`: it left the queue's long lane.
+    request recomputes its prompt and its own output). `long`: it left the queue's long lane. `prefix`: hashes of the
+    prompt's leading full blocks; `shared`: those of them that are the prefix cache's; `cached_tokens`: what was cached
+    of the prompt when it was queued, then when it started.
     """
 
     request_id: str
@@ -53,6 +56,9 @@ class SimRequest:
     remote_kv: bool = False
     keep_kv: bool = False
     client_priority: int = 0
+    prefix: Sequence[int] = ()
+    shared: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
     computed: int = 0
     generated: int = 0
     preemptions: int = 0
@@ -83,7 +89,7 @@ class SimRequest:
             request_id=self.request_id,
             arrival_s=self.arrival_s,
             prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.prompt_tokens - 1 if self.remote_kv else 0,
+            cached_tokens=self.prompt_tokens - 1 if self.remote_kv else self.cached_tokens,
             client_priority=self.client_priority,
             started=self.preemptions > 0,
         )
@@ -91,12 +97,16 @@ class SimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The engine's sizes: tokens per step, seats, KV entries, and seconds that KV is kept for another pod."""
+    """The engine's sizes: tokens per step, seats, KV entries, and seconds that KV is kept for another pod.
+
+    `prefix_block_tokens`: tokens of a block that the prefix cache knows, a multiple of a KV block's; 0: no cache.
+    """
 
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
     kv_cache_tokens: int = 400_000
     kv_lease_s: float = DEFAULT_KV_LEASE_S
+    prefix_block_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs"):
@@ -106,6 +116,8 @@ class Limits:
             raise ValueError(f"kv_cache_tokens is {self.kv_cache_tokens}: one block is {BLOCK_TOKENS} tokens")
         if not (math.isfinite(self.kv_lease_s) and self.kv_lease_s > 0):
             raise ValueError(f"kv_lease_s is {self.kv_lease_s}: give a finite number of seconds above 0")
+        if self.prefix_block_tokens < 0 or self.prefix_block_tokens % BLOCK_TOKENS:
+            raise ValueError(f"prefix_block_tokens is {self.prefix_block_tokens}: give a multiple of {BLOCK_TOKENS}")
 
     @property
     def blocks(self) -> int:
@@ -122,13 +134,15 @@ class StepPlan:
     """What one step computes and what that costs: filled by `schedule`, read-only afterwards.
 
     `items`: each scheduled request with its tokens; `admitted`: those that start in this step, with all the
-    prefill tokens that this sets in motion; `budget`: tokens that are left; `limits`: how they are to be shared.
+    prefill tokens that this sets in motion, and `dispatches` what the queue says of those; `budget`: tokens that are
+    left; `limits`: how they are to be shared.
     """
 
     budget: int
     limits: StepBudget = UNLIMITED
     items: list[tuple[SimRequest, int]] = field(default_factory=list)
     admitted: list[tuple[SimRequest, int]] = field(default_factory=list)
+    dispatches: list[tuple[SimRequest, Dispatch]] = field(default_factory=list)
     prefill_tokens: int = 0
     decode_tokens: int = 0
     pairs: float = 0.0
@@ -173,7 +187,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """KV blocks of a finished request, kept for another pod until it fetches them or the lease ends."""
+    """KV of a finished request, its own and what it shares, kept until another pod fetches it or the lease ends."""
 
     blocks: int
     expires_s: float
+    shared: Sequence[int] = ()

@@ -4,6 +4,7 @@ import typer
 
 from prefleet_operator.cli.crd import crd
 from prefleet_operator.cli.render import render
+from prefleet_operator.cli.replay import replay
 from prefleet_operator.cli.run import run
 
 app = typer.Typer(
@@ -16,3 +17,4 @@ app = typer.Typer(
 app.command()(run)
 app.command()(render)
 app.command()(crd)
+app.command()(replay)

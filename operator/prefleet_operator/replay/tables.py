@@ -1,0 +1,175 @@
+"""A comparison as tables for people and as a document for machines. Seconds; lengths in tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prefleet_runtime.sim.replay import LaneFigures, Replay, Targets
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from prefleet_operator.replay.study import TraceStudy
+
+BOUND = "clairvoyant bound"
+QUANTILES = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Replays of one trace, the first being the one that others are compared with.
+
+    `split_tokens` divides the lanes of the figures; `load` is the part of the fleet's capacity that arrived.
+    """
+
+    trace: str
+    format: str
+    study: TraceStudy
+    split_tokens: int
+    load: float
+    capacity: float
+    targets: Targets
+    replays: Sequence[Replay]
+
+
+def name_of(replay: Replay) -> str:
+    """How a policy is called in tables."""
+    return BOUND if replay.policy is None else str(replay.policy.policy)
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """A table for each lane, and one of what was served."""
+    split = f"{comparison.split_tokens:,} prompt tokens"
+    targets = comparison.targets
+    short = _Lane(
+        f"short requests, at most {split}", lambda replay: replay.short, f"TTFT\n<= {targets.short_ttft_s:g} s"
+    )
+    long = _Lane(f"long requests, above {split}", lambda replay: replay.long, f"wait\n<= {targets.long_wait_s:g} s")
+    for lane in (short, long):
+        console.print(_lane_table(lane, comparison.replays))
+    console.print(_service_table(comparison.replays))
+
+
+@dataclass(frozen=True)
+class _Lane:
+    title: str
+    of: Callable[[Replay], LaneFigures]
+    promise: str
+
+
+def _lane_table(lane: _Lane, replays: Sequence[Replay]) -> Table:
+    headings = [f"TTFT\nP{_percent(q)}" for q in QUANTILES] + ["wait\nP95", "wait\nmax", lane.promise]
+    table = _table(lane.title, headings)
+    for replay in replays:
+        figures = lane.of(replay)
+        cells = [seconds(figures.ttft.quantile(q)) for q in QUANTILES]
+        cells += [seconds(figures.wait.quantile(0.95)), seconds(_greatest(figures)), share(figures.attainment)]
+        table.add_row(name_of(replay), *cells)
+    return table
+
+
+def _service_table(replays: Sequence[Replay]) -> Table:
+    table = _table("all", ["answered", "tokens/s", "promotions", "degradations", "preemptions", "cached"])
+    for replay in replays:
+        counts = [replay.requests, round(replay.tokens_per_s), replay.promotions, replay.degradations]
+        cached = replay.cached_tokens / replay.prompt_tokens if replay.prompt_tokens else math.nan
+        cells = [f"{count:,}" for count in (*counts, replay.preemptions)]
+        table.add_row(name_of(replay), *cells, share(cached))
+    return table
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("policy", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """The same figures, JSON-ready: what could not be measured is null."""
+    study = comparison.study
+    figures: dict[str, Any] = _finite(
+        {
+            "trace": {
+                "name": comparison.trace,
+                "format": comparison.format,
+                "requests": study.requests,
+                "span_s": study.span_s,
+                "prompt_tokens": study.prompt_tokens,
+                "output_tokens": study.output_tokens,
+            },
+            "split_tokens": comparison.split_tokens,
+            "load": comparison.load,
+            "capacity_requests_per_s": comparison.capacity,
+            "slo": {
+                "short_ttft_s": comparison.targets.short_ttft_s,
+                "long_queue_wait_s": comparison.targets.long_wait_s,
+            },
+            "replays": [_replay(replay) for replay in comparison.replays],
+        }
+    )
+    return figures
+
+
+def _replay(replay: Replay) -> dict[str, Any]:
+    return {
+        "policy": name_of(replay),
+        "settings": None if replay.policy is None else replay.policy.model_dump(mode="json"),
+        "requests": replay.requests,
+        "refused": replay.refused,
+        "lasted_s": replay.lasted_s,
+        "tokens_per_s": replay.tokens_per_s,
+        "promotions": replay.promotions,
+        "degradations": replay.degradations,
+        "preemptions": replay.preemptions,
+        "cached_tokens": replay.cached_tokens,
+        "short": _lane(replay.short),
+        "long": _lane(replay.long),
+    }
+
+
+def _lane(lane: LaneFigures) -> dict[str, Any]:
+    sketches = {"ttft_s": lane.ttft, "wait_s": lane.wait, "latency_s": lane.latency}
+    figures: dict[str, Any] = {"requests": lane.ttft.count, "attainment": lane.attainment}
+    for name, sketch in sketches.items():
+        quantiles = {f"p{_percent(q)}": sketch.quantile(q) for q in QUANTILES}
+        figures[name] = {**quantiles, "mean": sketch.mean, "max": sketch.greatest if sketch.count else math.nan}
+    figures["longest_waits"] = {"bin_s": lane.timeline.width_s, "longest_s": lane.timeline.longest_s}
+    return figures
+
+
+def _percent(q: float) -> int:
+    return round(100 * q)
+
+
+def _greatest(lane: LaneFigures) -> float:
+    return lane.wait.greatest if lane.wait.count else math.nan
+
+
+def seconds(value: float) -> str:
+    """Three digits that count, whatever the magnitude."""
+    if math.isnan(value):
+        return "-"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def share(value: float) -> str:
+    """A part of 1 as a percentage."""
+    return "-" if math.isnan(value) else f"{value:.1%}"
+
+
+def _finite(value: Any) -> Any:
+    """NaN is no JSON."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,112 @@
+"""`prefleet replay`: what it says, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefleet_operator.cli.commands import app
+from typer.testing import CliRunner, Result
+
+MIX = "bimodal:seed=3,requests=600"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["replay", *arguments])
+
+
+def figures(*arguments: str) -> dict[str, Any]:
+    result = run(*arguments, "--json", "-")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def by_policy(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {replay["policy"]: replay for replay in document["replays"]}
+
+
+def test_every_policy_answers_the_whole_trace_and_short_first_helps_shorts() -> None:
+    replays = by_policy(figures(MIX, "--load", "0.9"))
+    assert list(replays) == ["fcfs", "short_request_first", "hrrn", "promote_shortest", "clairvoyant bound"]
+    assert {replay["requests"] for replay in replays.values()} == {600}
+    short = {name: replay["short"]["ttft_s"]["p95"] for name, replay in replays.items()}
+    assert short["short_request_first"] < 0.5 * short["fcfs"]
+
+
+def test_the_tables_name_the_policies_and_the_split() -> None:
+    result = run(MIX, "--policy", "srf", "--threshold", "700", "--no-bound")
+    assert result.exit_code == 0
+    assert "short requests, at most 700 prompt tokens" in result.output
+    assert "short_request_first" in result.output
+    assert "clairvoyant" not in result.output
+
+
+def test_the_same_command_gives_the_same_figures() -> None:
+    arguments = (MIX, "--policy", "srf,hrrn", "--pods", "2", "--decode-pods", "1", "--router", "least-tokens")
+    assert figures(*arguments) == figures(*arguments)
+
+
+def test_the_load_is_a_part_of_what_the_fleet_can_serve() -> None:
+    slow, fast = (figures(MIX, "--policy", "fcfs", "--no-bound", "--load", load) for load in ("0.3", "1.5"))
+    assert slow["capacity_requests_per_s"] == fast["capacity_requests_per_s"]
+    assert slow["replays"][0]["lasted_s"] > 3 * fast["replays"][0]["lasted_s"]
+    assert slow["replays"][0]["short"]["ttft_s"]["p95"] < fast["replays"][0]["short"]["ttft_s"]["p95"]
+
+
+def test_lengths_without_spread_are_said_to_be_best_served_first_come() -> None:
+    result = run("uniform:requests=600", "--policy", "fcfs", "--no-bound")
+    assert result.exit_code == 0
+    assert "threshold" in result.output
+
+
+def test_a_prefix_cache_spares_work_where_the_trace_tells_prefixes(tmp_path: Path) -> None:
+    trace = tmp_path / "turns.jsonl"
+    lines = [
+        {"timestamp": 500 * n, "input_length": 512 * (2 + n % 5), "output_length": 5, "hash_ids": [*range(2 + n % 5)]}
+        for n in range(300)
+    ]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    cached = {}
+    for option in ("--prefix-cache", "--no-prefix-cache"):
+        document = figures(str(trace), "--policy", "fcfs", "--no-bound", "--threshold", "1000", option)
+        cached[option] = document["replays"][0]["cached_tokens"]
+    assert cached["--no-prefix-cache"] == 0
+    assert cached["--prefix-cache"] > 300 * 512
+
+
+def test_a_malformed_line_is_told_with_its_number(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = [f"{n},{100 + n},5" for n in range(400)]
+    rows[200] = "200,many,5"
+    trace.write_text("\n".join(["time,prompt,output", *rows]) + "\n")
+    result = run(str(trace), "--policy", "fcfs", "--no-bound")
+    assert result.exit_code == 0
+    assert "1 malformed: line 202" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("nothing.csv",), "nothing.csv"),
+        ((MIX, "--policy", "sjf"), '"sjf" is no policy: write some of fcfs'),
+        ((MIX, "--threshold", "-3"), '"-3" is no length'),
+        ((MIX, "--slo-long-wait", "8"), '--slo-long-wait: "8" is not a duration'),
+        ((MIX, "--engine", "tpu"), "--engine: no cost model is named 'tpu'"),
+        ((MIX, "--prefill-only", "--decode-pods", "1"), "--prefill-only leaves nothing"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+
+
+def test_figures_are_written_beside_the_tables(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    result = run(MIX, "--policy", "fcfs", "--no-bound", "--json", str(file))
+    assert result.exit_code == 0
+    assert json.loads(file.read_text())["trace"]["requests"] == 600
