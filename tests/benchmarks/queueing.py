@@ -19,7 +19,6 @@ import gc
 import json
 import os
 import platform
-import sys
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from statistics import median
 from prefleet_runtime.contract import PolicyName
 
 from tests.benchmarks.bars import Bar, bars
+from tests.benchmarks.console import show_bars, tell
 from tests.benchmarks.lengths import realistic_lengths
 from tests.benchmarks.measure import STEP_TOKENS, empty_call_ns, measure
 from tests.benchmarks.rare import Rare, rare_costs
@@ -96,12 +96,6 @@ def run(competitors: list[Entrant], works: list[Work], rounds: int) -> Figures:
     return {key: (median(m for m, _ in each), median(p for _, p in each)) for key, each in found.items()}
 
 
-def tell(progress: str) -> None:
-    """One line that is written over, on a terminal only."""
-    if sys.stderr.isatty():
-        print(progress, end="\033[K\r", file=sys.stderr, flush=True)
-
-
 def summary(times: list[int], empty: int) -> tuple[float, float]:
     """Median and 99th percentile, less what an empty call takes; at least 1."""
     ranked = sorted(times)
@@ -137,12 +131,6 @@ def show_rare(rare: list[Rare]) -> None:
             f" {each.first_step_ms:.2f} ms; longest removal in a mass abort {each.longest_remove_ms:.1f} ms;"
             f" {each.bytes_a_request} bytes a request"
         )
-
-
-def show_bars(verdicts: list[Bar]) -> None:
-    print("\nthe bars")
-    for bar in verdicts:
-        print(f"  {'met   ' if bar.met else 'MISSED'}  {bar.claim}: {bar.figure}")
 
 
 def write(path: Path, figures: Figures, rare: list[Rare], verdicts: list[Bar], source: str) -> None:

@@ -5,25 +5,50 @@ import math
 
 import pytest
 from prefleet_runtime.sim.cost_model import (
-    A100_80GB_SXM,
     DEFAULT_PROFILE,
-    LLAMA_3_1_8B,
     LLAMA_ON_A100,
+    PRESETS,
     VIDUR_CHUNK_TOKENS,
     VIDUR_LAYER_S,
     StepCost,
     attention_pairs,
     parse_profile,
 )
+from prefleet_runtime.sim.hardware import A100_80GB_SXM, LLAMA_2_7B, LLAMA_3_1_8B, QWEN_2_5_7B, Transformer
 
 COST = DEFAULT_PROFILE.cost
 
 
-def test_architecture_adds_up_to_the_published_parameter_count() -> None:
+@pytest.mark.parametrize("model", [LLAMA_3_1_8B, LLAMA_2_7B, QWEN_2_5_7B], ids=lambda model: model.name)
+def test_architecture_adds_up_to_the_published_parameter_count(model: Transformer) -> None:
     # Layers, plus input embedding and output projection (not tied), plus norms (negligible).
-    matrices = LLAMA_3_1_8B.layers * LLAMA_3_1_8B.layer_parameters
-    embeddings = 2 * LLAMA_3_1_8B.hidden * LLAMA_3_1_8B.vocabulary
-    assert matrices + embeddings == pytest.approx(LLAMA_3_1_8B.parameters, rel=1e-3)
+    matrices = model.layers * model.layer_parameters
+    embeddings = 2 * model.hidden * model.vocabulary
+    assert matrices + embeddings == pytest.approx(model.parameters, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("preset", "measured_tokens_s"),
+    [("llama-3.1-8b-a100-40gb-sxm", 75), ("qwen2.5-7b-a100-80gb-sxm", 84.28)],
+)
+def test_a_lone_request_decodes_as_fast_as_was_measured(preset: str, measured_tokens_s: float) -> None:
+    # Both measurements had about a thousand tokens of context.
+    assert 1 / PRESETS[preset].cost.step_s(0, 1, 0, 1000) == pytest.approx(measured_tokens_s, rel=0.03)
+
+
+def test_an_h100_prefills_about_three_times_as_fast_as_an_a100() -> None:
+    a100, h100 = (
+        PRESETS[name].cost.step_s(4096, 0, attention_pairs(0, 4096))
+        for name in ("llama-3.1-8b-a100-80gb-sxm", "llama-3.1-8b-h100-80gb-sxm")
+    )
+    assert 2.5 < a100 / h100 < 3.5
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_found_by_its_name_and_holds_long_prompts(name: str) -> None:
+    profile = parse_profile(name)
+    assert profile.name == name
+    assert profile.kv_cache_tokens > 100_000
 
 
 def test_kv_of_a_token_is_128_kib() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from prefleet_runtime.contract import RuntimePolicy
+from prefleet_runtime.contract import RuntimePolicy, StallBudgetStage
 from prefleet_runtime.queueing import Dispatch, make_queue
 from prefleet_runtime.sim.cost_model import DEFAULT_PROFILE
 from prefleet_runtime.sim.engine import Engine, PlainQueue
@@ -94,6 +94,16 @@ def test_one_pod_is_the_engine_driven_by_hand() -> None:
         engine.finish(plan, now)
     for request in requests:
         assert log.answers[request.request_id].first_token_s == pytest.approx(request.first_token_s, abs=1e-9)
+
+
+def test_step_costs_are_learnt_where_the_policy_reads_them() -> None:
+    stage = StallBudgetStage(type="stall_budget", max_stall_ms=60.0)
+    fleet = VirtualFleet(FleetShape(1, 1), SHORT_FIRST.model_copy(update={"stage": stage}), Log())
+    fleet.run(mix(50, rate=12.0))
+    learnt = [pod.learner.cost.samples if pod.learner else 0 for pod in fleet.prefill + fleet.decode]
+    assert learnt[0] > 0
+    assert learnt[1] == 0
+    assert VirtualFleet(FleetShape(), SHORT_FIRST, Log()).prefill[0].learner is None
 
 
 def test_the_same_requests_meet_the_same_fate() -> None:

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prefleet_runtime.sim.traces.base import Trace, TraceError, TraceRequest
-from prefleet_runtime.sim.traces.transforms import at_rate, extent, first_half, repeated, second_half, stretched
+from prefleet_runtime.sim.traces.transforms import (
+    at_rate,
+    extent,
+    first_half,
+    prefill_only,
+    repeated,
+    second_half,
+    stretched,
+)
 
 
 class Listed(Trace):
@@ -54,6 +62,11 @@ def test_a_repetition_asks_for_no_more_than_is_read() -> None:
     trace = Listed(0, 1, 4)
     assert len(list(islice(repeated(trace, times=10**9), 4))) == 4
     assert trace.given == 4
+
+
+def test_prefill_alone_asks_for_one_token_and_keeps_the_rest() -> None:
+    requests = [TraceRequest(0.0, 100, 30, (1, 2)), TraceRequest(2.5, 7, 1)]
+    assert list(prefill_only(requests)) == [TraceRequest(0.0, 100, 1, (1, 2)), TraceRequest(2.5, 7, 1)]
 
 
 def test_stretching_multiplies_the_gaps_and_keeps_the_rest() -> None:

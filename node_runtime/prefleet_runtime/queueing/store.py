@@ -181,8 +181,12 @@ class StoredQueue(PolicyQueue[T]):
         return None if entry is None or entry.out else entry.item
 
     def ready(self, *lanes: Lane) -> tuple[int, int]:
-        fifos = [fifo for lane, fifo in self._lanes.items() if not lanes or lane in lanes]
-        return sum(fifo.ready for fifo in fifos), sum(fifo.ready_tokens for fifo in fifos)
+        requests = tokens = 0
+        for lane, fifo in self._lanes.items():
+            if not lanes or lane in lanes:
+                requests += fifo.ready
+                tokens += fifo.ready_tokens
+        return requests, tokens
 
     def heads_to_refresh(self, limit: int) -> list[tuple[T, RequestFacts]]:
         return []
@@ -208,7 +212,9 @@ class StoredQueue(PolicyQueue[T]):
         return sum(lane.size for lane in self._lanes.values())
 
     def __bool__(self) -> bool:
-        return (self._next or self._choose()) is not None
+        if self._next is None:
+            self._next = self._choose()
+        return self._next is not None
 
     def _gauge(self, lane: LaneFifo[T]) -> LaneGauge:
         heads = self._aside_of(lane)[:1] if self._aside else []

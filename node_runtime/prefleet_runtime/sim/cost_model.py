@@ -8,8 +8,8 @@ chunk of a long prompt costs more than its first; `decode_context` is the number
 decodes of the step read. The first four numbers are the usual ones; the fifth is there because prefill
 attention is bound by compute and decode attention by memory, which differ by a factor of 25.
 
-A preset is a named model on a named accelerator. Its numbers are *computed* here from the architecture, the
-datasheet and measured efficiencies, each with its source, so that one can check or replace any of them.
+A preset is a named model on a named accelerator (`hardware`). Its numbers are *computed* here from the architecture,
+the datasheet and measured efficiencies, each with its source, so that one can check or replace any of them.
 
 Left out: tensor parallelism, quantisation, CUDA-graph sizes (real steps are stairs, these are lines), and the
 overlap of scheduling with compute (vLLM's asynchronous scheduling): the measured efficiencies contain both.
@@ -21,6 +21,17 @@ import json
 import math
 from dataclasses import dataclass, fields
 from typing import Any
+
+from prefleet_runtime.sim.hardware import (
+    A100_40GB_SXM,
+    A100_80GB_SXM,
+    H100_80GB_SXM,
+    LLAMA_2_7B,
+    LLAMA_3_1_8B,
+    QWEN_2_5_7B,
+    Accelerator,
+    Transformer,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,62 +74,6 @@ def attention_pairs(computed: int, chunk: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Transformer:
-    """A dense decoder-only transformer with grouped-query attention and a gated MLP, in `dtype_bytes`."""
-
-    name: str
-    parameters: float
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    vocabulary: int
-    dtype_bytes: int = 2
-
-    @property
-    def layer_parameters(self) -> int:
-        """Weights of the matrix products of one layer."""
-        attention = self.hidden * self.head_size * (2 * self.heads + 2 * self.kv_heads)
-        return attention + 3 * self.hidden * self.intermediate
-
-    @property
-    def weight_bytes(self) -> float:
-        return self.parameters * self.dtype_bytes
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_size * self.dtype_bytes
-
-    @property
-    def layer_flop_per_token(self) -> int:
-        """All layers' matrix products: one multiplication and one addition per weight."""
-        return 2 * self.layers * self.layer_parameters
-
-    @property
-    def logits_flop(self) -> int:
-        """The output projection, computed once per sampled token (not per prompt token)."""
-        return 2 * self.hidden * self.vocabulary
-
-    @property
-    def attention_flop_per_pair(self) -> int:
-        """QK^T and the weighted sum of V, over all heads and layers."""
-        return 4 * self.layers * self.heads * self.head_size
-
-
-@dataclass(frozen=True, slots=True)
-class Accelerator:
-    """Peak figures of the datasheet: dense 16-bit FLOP/s, memory bytes/s, memory bytes, network bytes/s."""
-
-    name: str
-    peak_flop_s: float
-    memory_bytes_s: float
-    memory_bytes: float
-    network_bytes_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Efficiency:
     """Measured fractions of peak: `linear` at a chunk of `chunk` tokens, `attention` and `memory`."""
 
@@ -144,6 +99,11 @@ class EngineProfile:
 def linear_efficiency(model: Transformer, chip: Accelerator, layer_s: float, chunk: int) -> float:
     """Fraction of peak FLOP/s in a measured layer: `layer_s` seconds for `chunk` tokens."""
     return 2 * model.layer_parameters * chunk / layer_s / chip.peak_flop_s
+
+
+def memory_efficiency(model: Transformer, chip: Accelerator, tokens_s: float) -> float:
+    """Fraction of peak bandwidth where a lone request decodes `tokens_s`, each of which reads the weights once."""
+    return tokens_s * model.weight_bytes / chip.memory_bytes_s
 
 
 def derive_cost(model: Transformer, chip: Accelerator, measured: Efficiency) -> StepCost:
@@ -184,29 +144,6 @@ def derive_profile(model: Transformer, chip: Accelerator, measured: Efficiency) 
     )
 
 
-# Sources: "The Llama 3 Herd of Models" (table 3) and the model card and config.json of Llama-3.1-8B.
-LLAMA_3_1_8B = Transformer(
-    name="llama-3.1-8b",
-    parameters=8.03e9,
-    layers=32,
-    hidden=4096,
-    intermediate=14336,
-    heads=32,
-    kv_heads=8,
-    head_size=128,
-    vocabulary=128256,
-)
-
-# Sources: "NVIDIA A100 Tensor Core GPU" datasheet (80GB SXM: 312 TFLOPS BF16 dense, 2,039 GB/s, 80 GB) and
-# "NVIDIA DGX A100" datasheet (one 200 Gb/s InfiniBand port per GPU; its line rate is used).
-A100_80GB_SXM = Accelerator(
-    name="a100-80gb-sxm",
-    peak_flop_s=312e12,
-    memory_bytes_s=2039e9,
-    memory_bytes=80e9,
-    network_bytes_s=200e9 / 8,
-)
-
 # One layer of Meta-Llama-3-8B (the same architecture) on an A100 at 2,048 tokens, medians in milliseconds:
 # profiling data of Vidur ("Vidur: A Large-Scale Simulation Framework for LLM Inference", MLSys 2024; file
 # profiling/compute/a100/meta-llama/Meta-Llama-3-8B/mlp.csv). The residual addition runs twice per layer.
@@ -237,9 +174,54 @@ LLAMA_ON_A100 = Efficiency(
     memory=0.77,
 )
 
+QWEN_ON_A100 = Efficiency(
+    # Assumed to be those of Llama-3-8B, whose matrices are of like size.
+    linear=LLAMA_ON_A100.linear,
+    chunk=LLAMA_ON_A100.chunk,
+    attention=LLAMA_ON_A100.attention,
+    # 0.63: "Qwen2.5 Speed Benchmark" (Qwen's documentation) reports 84.28 tokens/s of Qwen2.5-7B-Instruct in BF16 under
+    # vLLM 0.6.3 on an A100 80GB, one request at a time.
+    memory=memory_efficiency(QWEN_2_5_7B, A100_80GB_SXM, 84.28),
+)
+
+# One layer of Llama-2-7b on an H100 of a DGX at 4,096 tokens, medians in milliseconds: Vidur's profiling data, file
+# profiling/compute/h100/meta-llama/Llama-2-7b-hf/mlp.csv, tensor parallelism 1.
+VIDUR_H100_CHUNK_TOKENS = 4096
+VIDUR_H100_LAYER_MS = {
+    "input_layernorm": 0.0665,
+    "attn_pre_proj": 0.584,
+    "attn_rope": 0.0835,
+    "attn_post_proj": 0.193,
+    "post_attention_layernorm": 0.067,
+    "mlp_up_proj": 0.987,
+    "mlp_act": 0.139,
+    "mlp_down_proj": 0.441,
+    "add": 2 * 0.031,
+}
+VIDUR_H100_LAYER_S = sum(VIDUR_H100_LAYER_MS.values()) / 1e3
+
+LLAMA_ON_H100 = Efficiency(
+    # 0.64 of peak, measured with Llama-2-7b; assumed to hold for Llama-3.1-8B, whose matrices are larger.
+    linear=linear_efficiency(LLAMA_2_7B, H100_80GB_SXM, VIDUR_H100_LAYER_S, VIDUR_H100_CHUNK_TOKENS),
+    chunk=VIDUR_H100_CHUNK_TOKENS,
+    # "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision" reports up to 75% of peak on an
+    # H100 in 16 bits; assumed lower, since paged chunks are less regular than its benchmark.
+    attention=0.5,
+    # Assumed to be that of the A100.
+    memory=LLAMA_ON_A100.memory,
+)
+
 DEFAULT_PROFILE = derive_profile(LLAMA_3_1_8B, A100_80GB_SXM, LLAMA_ON_A100)
 
-PRESETS = {profile.name: profile for profile in (DEFAULT_PROFILE,)}
+PRESETS = {
+    profile.name: profile
+    for profile in (
+        DEFAULT_PROFILE,
+        derive_profile(LLAMA_3_1_8B, A100_40GB_SXM, LLAMA_ON_A100),
+        derive_profile(LLAMA_3_1_8B, H100_80GB_SXM, LLAMA_ON_H100),
+        derive_profile(QWEN_2_5_7B, A100_80GB_SXM, QWEN_ON_A100),
+    )
+}
 
 
 def parse_profile(text: str) -> EngineProfile:

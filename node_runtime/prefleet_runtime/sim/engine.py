@@ -196,13 +196,14 @@ class Engine:
     def finish(self, plan: StepPlan, now: float) -> Outcome:
         """The step of `plan` ended at `now`. Requests aborted meanwhile are passed over."""
         outcome = Outcome(emitted=[], finished=[])
+        running = RequestState.RUNNING
         for request, tokens in plan.items:
-            if request.state is not RequestState.RUNNING:
+            if request.state is not running:
                 continue
             request.computed += tokens
             if request.prefix and not request.generated and request.computed >= request.prompt_tokens:
                 self.kv.publish(request)
-            if request.computed < request.known_tokens:
+            if request.computed < request.prefill_until:
                 continue
             request.generated += 1
             if request.first_token_s is None:
@@ -212,7 +213,7 @@ class Engine:
                 self._complete(request, now)
                 outcome.finished.append(request)
         if outcome.finished:
-            self.running = [r for r in self.running if r.state is RequestState.RUNNING]
+            self.running = [request for request in self.running if request.state is running]
         return outcome
 
     def _costed(self, plan: StepPlan) -> StepPlan | None:
@@ -228,26 +229,41 @@ class Engine:
         before = self.preemptions
         limits = plan.limits
         if limits.in_order:
-            self.running.sort(key=lambda request: limits.rank(request.prefills, request.long))
+            self._put_in_order(limits)
         index = longs = 0
         while index < len(self.running) and plan.budget:
             request = self.running[index]
             index += 1
-            if request.long and request.prefills:
+            if request.long and request.computed < request.prefill_until:
                 longs += 1
                 if limits.running_longs is not None and longs > limits.running_longs:
                     continue
             tokens = plan.grant(request)
             if not tokens:
                 continue
-            if not self._grow(request, tokens):
+            if not self.kv.grow(request, tokens) and not self._make_room(request, tokens):
                 break
             plan.include(request, tokens)
         return self.preemptions > before
 
+    def _put_in_order(self, limits: StepBudget) -> None:
+        """Decodes, then prefills by rank. Decodes may be hundreds, prefills are few: only these are worth a sort."""
+        prefills = [request for request in self.running if request.computed < request.prefill_until]
+        if prefills:
+            prefills.sort(key=lambda request: limits.rank(True, request.long))
+            decodes = [request for request in self.running if request.computed >= request.prefill_until]
+            self.running = decodes + prefills
+
     def _view(self) -> StepView:
         """What the step finds, for whoever shares it."""
-        decodes = [request for request in self.running if not request.prefills]
+        prefills = []
+        context = 0
+        for request in self.running:
+            if request.computed < request.prefill_until:
+                prefills.append(Prefill(request.prefill_until - request.computed, request.computed, request.long))
+            else:
+                context += request.computed
+        decodes = len(self.running) - len(prefills)
         queue = self.waiting.queue
         seats = self.limits.max_num_seqs - len(self.running)
         admits = seats > 0 and bool(queue) and self.kv.fits(queue.peek())
@@ -256,14 +272,10 @@ class Engine:
         seated = min(shorts, seats)
         return StepView(
             budget=self.limits.max_num_batched_tokens,
-            decodes=len(decodes),
-            decode_tokens=len(decodes),
-            decode_context=sum(request.computed for request in decodes),
-            prefills=[
-                Prefill(request.known_tokens - request.computed, request.computed, request.long)
-                for request in self.running
-                if request.prefills
-            ],
+            decodes=decodes,
+            decode_tokens=decodes,
+            decode_context=context,
+            prefills=prefills,
             waiting_shorts=seated,
             waiting_short_tokens=tokens * seated // max(1, shorts),
             waiting_longs=longs,
@@ -309,14 +321,15 @@ class Engine:
         plan.include(request, plan.grant(request))
         plan.admitted.append((request, left))
 
-    def _grow(self, request: SimRequest, tokens: int) -> bool:
-        """Take the blocks that `tokens` more need, preempting from the back; False if `request` fell."""
-        while not self.kv.grow(request, tokens):
+    def _make_room(self, request: SimRequest, tokens: int) -> bool:
+        """Preempt from the back until `tokens` more have their blocks; False if `request` fell itself."""
+        while True:
             victim = self.running.pop()
             self._preempt(victim)
             if victim is request:
                 return False
-        return True
+            if self.kv.grow(request, tokens):
+                return True
 
     def _preempt(self, victim: SimRequest) -> None:
         self.kv.release(victim)

@@ -3,8 +3,8 @@
     requests -> router -> prefill (or mixed) pods -> [KV on its way] -> decode pods
 
 A pod steps whenever it has something to do; a step begins when the last one ended, and what arrives meanwhile is seen
-by the next. The engine, its queue and its step budget are the runtime's own code (`engine`, `queueing`, `stage`); the
-learnt step cost is told the true one of each step.
+by the next. The engine, its queue and its step budget are the runtime's own code (`engine`, `queueing`, `stage`). A
+policy that decides by what steps cost learns that from the true cost of each step; for the others nobody would read it.
 
 With decode pods a request is prefilled for one token, which is thrown away as vLLM's proxies do, and then queued at a
 decode pod, which fetches the KV. Its first token is the decode pod's.
@@ -60,9 +60,10 @@ class Pod:
 
     def __init__(self, shape: FleetShape, policy: RuntimePolicy | None) -> None:
         """Without a policy the pod is clairvoyant."""
-        self.arbiter = Arbiter(policy) if policy is not None else None
+        arbiter = Arbiter(policy) if policy is not None else None
+        self.learner = arbiter if arbiter is not None and arbiter.reads_cost else None
         self.engine = (
-            Engine(shape.profile, shape.limits, PlainQueue(make_queue(policy), self.arbiter))
+            Engine(shape.profile, shape.limits, PlainQueue(make_queue(policy), arbiter))
             if policy is not None
             else ClairvoyantEngine(shape.profile, shape.limits)
         )
@@ -141,8 +142,8 @@ class VirtualFleet:
         plan, pod.plan = pod.plan, None
         if plan is not None:
             outcome = pod.engine.finish(plan, now)
-            if pod.arbiter is not None:
-                pod.arbiter.observe(plan.work, plan.cost_s)
+            if pod.learner is not None:
+                pod.learner.observe(plan.work, plan.cost_s)
             for request in outcome.emitted:
                 if request.generated == 1:
                     self._has_first_token(pod, request)

@@ -54,10 +54,11 @@ class KvCache:
         missing = blocks_for(request.computed + tokens) - request.blocks
         if request.shared and self._prefixes is not None:
             missing -= len(request.shared) * self._prefixes.per_block
+        if missing <= 0:
+            return True
         if missing > self.free:
             return False
-        if missing > 0:
-            self._take(request, missing)
+        self._take(request, missing)
         return True
 
     def publish(self, request: SimRequest) -> None:

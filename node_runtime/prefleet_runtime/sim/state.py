@@ -44,9 +44,9 @@ class SimRequest:
     `remote_kv`: the prompt's KV is fetched from another pod; `keep_kv`: it is kept for one at the end;
     `client_priority`: what the client asked for.
     `computed`: tokens whose KV exists; `prefill_until`: the count at which prefill is complete (a preempted
-    request recomputes its prompt and its own output). `long`: it left the queue's long lane. `prefix`: hashes of the
-    prompt's leading full blocks; `shared`: those of them that are the prefix cache's; `cached_tokens`: what was cached
-    of the prompt when it was queued, then when it started.
+    request recomputes its prompt and its own output); from there on it lacks the KV of its last token alone.
+    `long`: it left the queue's long lane. `prefix`: hashes of the prompt's leading full blocks; `shared`: those of them
+    that are the prefix cache's; `cached_tokens`: what was cached of the prompt as it was queued, then as it started.
     """
 
     request_id: str
@@ -156,8 +156,10 @@ class StepPlan:
 
     def grant(self, request: SimRequest) -> int:
         """The tokens that a request may have now; KV from another pod makes its one token no prefill."""
-        tokens = min(request.known_tokens - request.computed, self.budget)
-        if not request.prefills or request.remote_kv:
+        if request.computed >= request.prefill_until:
+            return 1 if self.budget else 0
+        tokens = min(request.prefill_until - request.computed, self.budget)
+        if request.remote_kv:
             return tokens
         limits = self.limits
         if limits.chunk_tokens is not None:
@@ -169,7 +171,7 @@ class StepPlan:
     def include(self, request: SimRequest, tokens: int) -> None:
         self.items.append((request, tokens))
         self.budget -= tokens
-        if request.prefills:
+        if request.computed < request.prefill_until:
             self.prefill_tokens += tokens
             self.pairs += attention_pairs(request.computed, tokens)
         else:

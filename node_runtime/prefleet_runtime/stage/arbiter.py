@@ -38,6 +38,11 @@ class Arbiter:
         """Whether every step is left to the engine, so that nobody needs to look at it."""
         return isinstance(self._stage, MixedStage) and self._long_chunk is LongChunk.OFF
 
+    @property
+    def reads_cost(self) -> bool:
+        """Whether the policy decides by what steps cost; elsewhere `observe` serves metrics and a later policy."""
+        return isinstance(self._stage, StallBudgetStage)
+
     def plan(self, view: StepView) -> StepBudget:
         """How the step that `view` shows is to be shared. Counts what it decides: one call for each step."""
         if self.is_idle:

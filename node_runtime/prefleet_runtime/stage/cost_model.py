@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from operator import mul
 
 FORGETTING = 0.998
 OUTLIER = 5.0
@@ -152,4 +153,5 @@ def _features(work: StepWork) -> tuple[float, ...]:
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(left, right, strict=True))
+    product: float = sum(map(mul, left, right))
+    return product

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -37,8 +38,8 @@ def replay(
     prefill_only: Annotated[bool, typer.Option("--prefill-only", help="One output token for each request.")] = False,
     router: Annotated[Router, typer.Option(help="How requests are spread over pods.")] = Router.ROUND_ROBIN,
     engine: Annotated[
-        str, typer.Option(help="A preset, or a JSON object of step costs.")
-    ] = "llama-3.1-8b-a100-80gb-sxm",
+        str, typer.Option(help="A preset, a JSON object of step costs, steps.csv, or a runtime's http://.../metrics.")
+    ] = PRESET,
     step_tokens: Annotated[int, typer.Option(min=1, help="max_num_batched_tokens of a pod.")] = 2048,
     prefix_cache: Annotated[bool, typer.Option(help="Share prefixes, where the trace tells them.")] = True,
     split: Annotated[int | None, typer.Option(min=1, help="Tokens that divide the lanes; else the threshold.")] = None,
@@ -48,10 +49,12 @@ def replay(
     json_file: Annotated[Path | None, typer.Option("--json", help='Write the figures here; "-": only that.')] = None,
 ) -> None:
     """Replay a trace under several policies and compare what users would have met."""
+    from prefleet_runtime.sim.calibrate import CalibrationError
     from prefleet_runtime.sim.traces import TraceError
     from rich.console import Console
 
     from prefleet_operator.cli.documents import fail
+    from prefleet_operator.cli.engine_cost import engine_of
     from prefleet_operator.replay.comparison import Request, compare
     from prefleet_operator.replay.setting import SettingError
     from prefleet_operator.replay.tables import document, print_comparison
@@ -71,7 +74,7 @@ def replay(
                 decode_pods=decode_pods,
                 prefill_only=prefill_only,
                 router=router.replace("-", "_"),
-                engine=engine,
+                engine=engine_of(engine, partial(console.print, soft_wrap=True, highlight=False, markup=False)),
                 step_tokens=step_tokens,
                 prefix_cache=prefix_cache,
                 split_tokens=split,
@@ -81,6 +84,8 @@ def replay(
             ),
             console,
         )
+    except CalibrationError as error:
+        fail(f"--engine: {error}")
     except (TraceError, SettingError, OSError) as error:
         fail(str(error))
     figures = json.dumps(document(comparison), indent=1)

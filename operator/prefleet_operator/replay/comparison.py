@@ -18,6 +18,7 @@ from prefleet_runtime.sim.replay import replay as run
 from prefleet_runtime.sim.router import RouterKind
 from prefleet_runtime.sim.state import BLOCK_TOKENS, Limits
 from prefleet_runtime.sim.traces import Trace, TraceRequest, open_trace
+from prefleet_runtime.sim.traces.transforms import prefill_only, stretched
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -119,9 +120,8 @@ class _Retimed:
         self._prefill_only = prefill_only
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        for request in self._trace:
-            output = 1 if self._prefill_only else request.output_tokens
-            yield replace(request, at_s=request.at_s * self._factor, output_tokens=output)
+        requests = stretched(self._trace, self._factor)
+        return prefill_only(requests) if self._prefill_only else requests
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _shape(request: Request, trace: Trace) -> FleetShape:
 def _limited(studied: TraceStudy, request: Request) -> TraceStudy:
     if not request.prefill_only:
         return studied
-    return replace(studied, sample=tuple(replace(each, output_tokens=1) for each in studied.sample))
+    return replace(studied, sample=tuple(prefill_only(studied.sample)))
 
 
 def _pinned(threshold: str | None) -> int | None:
