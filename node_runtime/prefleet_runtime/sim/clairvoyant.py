@@ -47,7 +47,9 @@ class ClairvoyantEngine(Engine):
         while plan.budget and self._prefills:
             request = heapq.heappop(self._prefills)[2]
             self._going.append(request)
-            plan.include(request, min(plan.budget, request.prefill_until - request.computed))
+            tokens = min(plan.budget, request.prefill_until - request.computed)
+            self.kv.grow(request, tokens)
+            plan.include(request, tokens)
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = now
                 wait_s = now - request.arrival_s

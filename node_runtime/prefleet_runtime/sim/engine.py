@@ -15,9 +15,13 @@ moves. The caller owns the axis, and `now` never decreases.
 Invariants (`check_integrity`): all KV blocks are accounted for (`kv_cache`); a live request is in exactly one of queue,
 loading and running; an idle engine owns no block.
 
-How it differs from vLLM: the whole prompt's blocks are taken at admission (vLLM only checks that they fit); the
-prefix cache knows prompts alone, by hashes that the request brings, and only once their prefill is complete; waiting
-longs are not looked up anew; no speculative decoding, no EOS: a request generates `max_tokens` tokens.
+With `Limits.whole_chunks` prefill is batched by LightLLM's rule instead (`StepPlan`): what does not fit whole in what
+is left of the step is passed over, a waiting head like one without KV room.
+
+How it differs from vLLM: a head without KV room steps aside at once and not a step later; the prefix cache knows
+prompts alone, by hashes that the request brings, and only once their prefill is complete, so that what was preempted
+finds nothing of its own; waiting longs are not looked up anew; no speculative decoding, no EOS: a request generates
+`max_tokens` tokens. Where none of these matters the two agree to the token (tests/vllm/inproc/test_replay_agreement).
 """
 
 from __future__ import annotations
@@ -181,7 +185,7 @@ class Engine:
         self._end_leases(now)
         self.waiting.begin_step(now, self.processed_prefill_tokens)
         limits = self.waiting.plan_step(self._view()) if self.waiting.shares_steps else UNLIMITED
-        plan = StepPlan(self.limits.max_num_batched_tokens, limits)
+        plan = StepPlan(self.limits.max_num_batched_tokens, limits, self.limits.whole_chunks)
         preempted = self._schedule_running(plan)
         self._resume_loaded(plan, now)
         if not preempted:
@@ -228,7 +232,7 @@ class Engine:
         """Give every running request its share; True if one had to be preempted."""
         before = self.preemptions
         limits = plan.limits
-        if limits.in_order:
+        if plan.in_order:
             self._put_in_order(limits)
         index = longs = 0
         while index < len(self.running) and plan.budget:
@@ -291,9 +295,10 @@ class Engine:
         queue = self.waiting.queue
         while self._has_seat(plan) and queue:
             head = queue.peek()
-            if not head.remote_kv and not plan.grant(head):
+            granted = head.remote_kv or plan.grant(head) > 0
+            if not granted and not plan.passes_over:
                 break
-            if not self.kv.fits(head):
+            if not granted or not self.kv.fits(head):
                 if not step_aside(queue, head):
                     break
                 continue
@@ -310,6 +315,7 @@ class Engine:
     def _load(self, request: SimRequest, now: float) -> None:
         ready_s = now + request.prompt_tokens * self.profile.kv_transfer_token_s
         request.state = RequestState.LOADING
+        self.kv.grow(request, request.known_tokens)
         heapq.heappush(self._loading, (ready_s, next(self._serial), request))
 
     def _start(self, request: SimRequest, plan: StepPlan, now: float) -> None:
@@ -318,7 +324,9 @@ class Engine:
         if request.first_scheduled_s is None:
             request.first_scheduled_s = now
         self.running.append(request)
-        plan.include(request, plan.grant(request))
+        tokens = plan.grant(request)
+        self.kv.grow(request, tokens)
+        plan.include(request, tokens)
         plan.admitted.append((request, left))
 
     def _make_room(self, request: SimRequest, tokens: int) -> bool:

@@ -2,9 +2,10 @@
 
     requests -> router -> prefill (or mixed) pods -> [KV on its way] -> decode pods
 
-A pod steps whenever it has something to do; a step begins when the last one ended, and what arrives meanwhile is seen
-by the next. The engine, its queue and its step budget are the runtime's own code (`engine`, `queueing`, `stage`). A
-policy that decides by what steps cost learns that from the true cost of each step; for the others nobody would read it.
+A pod steps whenever it has something to do; a step begins when the last one ended, and what arrives meanwhile, or at
+the very moment at which it begins, is seen by it. The engine, its queue and its step budget are the runtime's own
+code (`engine`, `queueing`, `stage`). A policy that decides by what steps cost learns that from the true cost of each
+step; for the others nobody would read it.
 
 With decode pods a request is prefilled for one token, which is thrown away as vLLM's proxies do, and then queued at a
 decode pod, which fetches the KV. Its first token is the decode pod's.
@@ -126,7 +127,8 @@ class VirtualFleet:
             return
         pod.pending_tokens += request.prompt_tokens
         if pod.plan is None:
-            self._begin_step(pod, now)
+            # Not at once: the step sees whatever else comes at this moment.
+            heapq.heappush(self._events, (now, next(self._serial), pod, None))
 
     def _begin_step(self, pod: Pod, now: float) -> None:
         """Start the next step, or look again when something is due."""

@@ -1,7 +1,8 @@
 """The KV cache of a simulated engine: whose the blocks are, and what of a prompt is there already.
 
-A block is free, a request's own, held for another pod, or the prefix cache's. A request that starts takes all blocks
-of its prompt, sharing those that the prefix cache has; a decode takes one more now and then; what ends gives back.
+A block is free, a request's own, held for another pod, or the prefix cache's. A request starts only if its whole
+prompt `fits`, sharing the blocks that the prefix cache has, and takes blocks of its own chunk by chunk, as vLLM does:
+nothing keeps the rest for it. What ends gives back.
 
 Invariant (`check`): these four add up to the cache; idle blocks of the prefix cache count as free and are evicted as
 soon as room is needed, so there are never more of them than free ones.
@@ -38,16 +39,14 @@ class KvCache:
         return blocks <= self.free
 
     def start(self, request: SimRequest) -> None:
-        """Give a request that `fits` its blocks; what it shares is computed already."""
-        blocks = blocks_for(request.known_tokens)
+        """Begin a request that `fits`: what it shares is computed already; its own blocks come by `grow`."""
         shared = self._shareable(request)
         if shared and self._prefixes is not None:
             self.free -= self._prefixes.idle_among(shared)
             self._prefixes.use(shared)
             request.shared = list(shared)
             request.computed = request.cached_tokens = len(shared) * self._block_tokens
-            blocks -= len(shared) * self._prefixes.per_block
-        self._take(request, blocks)
+            self._prefixes.evict_until(self.free)
 
     def grow(self, request: SimRequest, tokens: int) -> bool:
         """Give what `tokens` more need; False, and nothing happens, if there is no room."""

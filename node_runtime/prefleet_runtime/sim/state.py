@@ -100,6 +100,7 @@ class Limits:
     """The engine's sizes: tokens per step, seats, KV entries, and seconds that KV is kept for another pod.
 
     `prefix_block_tokens`: tokens of a block that the prefix cache knows, a multiple of a KV block's; 0: no cache.
+    `whole_chunks`: tokens of a chunk under LightLLM's batching rule (`StepPlan`); None: vLLM's.
     """
 
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
@@ -107,6 +108,7 @@ class Limits:
     kv_cache_tokens: int = 400_000
     kv_lease_s: float = DEFAULT_KV_LEASE_S
     prefix_block_tokens: int = 0
+    whole_chunks: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs"):
@@ -118,6 +120,9 @@ class Limits:
             raise ValueError(f"kv_lease_s is {self.kv_lease_s}: give a finite number of seconds above 0")
         if self.prefix_block_tokens < 0 or self.prefix_block_tokens % BLOCK_TOKENS:
             raise ValueError(f"prefix_block_tokens is {self.prefix_block_tokens}: give a multiple of {BLOCK_TOKENS}")
+        if self.whole_chunks is not None and not 1 <= self.whole_chunks <= self.max_num_batched_tokens:
+            most = self.max_num_batched_tokens
+            raise ValueError(f"whole_chunks is {self.whole_chunks}: give 1 to max_num_batched_tokens ({most})")
 
     @property
     def blocks(self) -> int:
@@ -136,10 +141,15 @@ class StepPlan:
     `items`: each scheduled request with its tokens; `admitted`: those that start in this step, with all the
     prefill tokens that this sets in motion, and `dispatches` what the queue says of those; `budget`: tokens that are
     left; `limits`: how they are to be shared.
+
+    `whole_chunks` is LightLLM's batching rule (`_get_classed_reqs` of its base_backend.py): a prefill gets a chunk of
+    so many tokens or what is left of it, and where that does not fit whole in what is left of the step it is passed
+    over, never shrunk. Decodes go first and take nothing of the budget.
     """
 
     budget: int
     limits: StepBudget = UNLIMITED
+    whole_chunks: int | None = None
     items: list[tuple[SimRequest, int]] = field(default_factory=list)
     admitted: list[tuple[SimRequest, int]] = field(default_factory=list)
     dispatches: list[tuple[SimRequest, Dispatch]] = field(default_factory=list)
@@ -154,13 +164,28 @@ class StepPlan:
         """What the cost of a step is learnt from."""
         return StepWork(self.prefill_tokens, self.decode_tokens, self.pairs, self.decode_context)
 
+    @property
+    def in_order(self) -> bool:
+        """Whether decodes go before prefills, whichever started first."""
+        return self.limits.in_order or self.whole_chunks is not None
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether a waiting request that may have nothing now leaves its place in this step to the next."""
+        return self.whole_chunks is not None
+
     def grant(self, request: SimRequest) -> int:
         """The tokens that a request may have now; KV from another pod makes its one token no prefill."""
         if request.computed >= request.prefill_until:
             return 1 if self.budget else 0
-        tokens = min(request.prefill_until - request.computed, self.budget)
+        tokens = request.prefill_until - request.computed
         if request.remote_kv:
-            return tokens
+            return min(tokens, self.budget)
+        if self.whole_chunks is not None:
+            tokens = min(tokens, self.whole_chunks)
+            if tokens > self.budget:
+                return 0
+        tokens = min(tokens, self.budget)
         limits = self.limits
         if limits.chunk_tokens is not None:
             tokens = min(tokens, limits.chunk_tokens)
@@ -170,8 +195,10 @@ class StepPlan:
 
     def include(self, request: SimRequest, tokens: int) -> None:
         self.items.append((request, tokens))
-        self.budget -= tokens
-        if request.computed < request.prefill_until:
+        prefills = request.computed < request.prefill_until
+        if prefills or self.whole_chunks is None:
+            self.budget -= tokens
+        if prefills:
             self.prefill_tokens += tokens
             self.pairs += attention_pairs(request.computed, tokens)
         else:
