@@ -13,11 +13,11 @@ What is preferred
   Among those the limit wins under which the fewest long requests wait beyond their SLO, then the better one for
   short ones, then (nothing was promoted, say) the one nearest to what would be set without replay. So `bias` keeps
   its meaning: at 0 short requests pay up to `PRICE` for the long ones, at 1 nothing.
-- Under overload every long request is past any limit and the limit decides nothing: `agedShare` does. A part of the
-  work up to that share goes to long requests while short ones wait, so a threshold whose shorts bring nearly 1 -
-  share of the capacity lets them pile up. The share that `fits` is the greatest tried that leaves the P95 of short
-  requests within `SHARE_LIMIT` of strict short-first's. It is the user's to set, so this is told by `prefleet
-  advise` and not tuned.
+- Under overload every long request is past any limit, and the limit decides nothing. Promotion then costs short
+  requests up to `agedShare` of the capacity while they wait (a threshold whose shorts bring nearly 1 - share lets
+  them pile up), and at least one long request each time that their queue has emptied, however small the share. `fits`
+  says whether that leaves their P95 within `PROMOTION_LIMIT` of strict short-first's; `prefleet advise` acts on it,
+  the tuner does not.
 
 Why a mean and not a P95: the mean of a window is stable where its P95 rests on a few bursts.
 """
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 PRICE = 0.04
-SHARE_LIMIT = 1.3
+PROMOTION_LIMIT = 1.3
 THRESHOLDS = 7
 HALVINGS = 2
 WAITS = 5
@@ -99,7 +99,7 @@ def prefer_wait(scores: Mapping[float, ReplayScore], bias: float, usual_s: float
 
 def fits(score: ReplayScore, strict: ReplayScore) -> bool:
     """Whether promotion leaves short requests nearly what they had under strict short-first at the same threshold."""
-    return not score.short_p95_s > SHARE_LIMIT * strict.short_p95_s
+    return not score.short_p95_s > PROMOTION_LIMIT * strict.short_p95_s
 
 
 def span_of(scores: Mapping[float, ReplayScore] | Mapping[int, ReplayScore]) -> str:
