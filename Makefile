@@ -13,7 +13,7 @@ SGLANG ?=
 ARGS ?=
 KEEP ?=
 
-.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm test-compat lint demo bench-queueing bench-vllm bench-replay crds lock clean
+.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm test-compat lint demo bench-queueing bench-vllm bench-replay bench-advice crds lock clean
 
 help:
 	@echo "make demo [POLICY=...] [ENGINE=vllm] [TRACE=file] [KEEP=1]"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench-queueing [SGLANG=folder]            what each queue policy costs, beside vLLM's and SGLang's own"
 	@echo "make bench-vllm [ARGS=...]                     what each policy does to users, inside the real vLLM"
 	@echo "make bench-replay                              how fast a trace is replayed on one core, and in how much memory"
+	@echo "make bench-advice [ARGS=--mixed]               how good advice is, judged on the half of a trace that it has not seen"
 	@echo "make lint | test-fast | crds | lock            for contributors; see CONTRIBUTING.md"
 
 # The environment of the product and of its tests: locked versions and hashes, installed by a pinned uv.
@@ -80,6 +81,10 @@ bench-vllm: vllm-env
 
 bench-replay: setup
 	@$(BIN)/python -m tests.benchmarks.replay $(ARGS)
+
+# ARGS: such as "--load 0.9"; "--help" lists all. The public traces must lie in ../shared/traces.
+bench-advice: setup
+	@$(BIN)/python -m tests.benchmarks.advice $(ARGS)
 
 crds: setup
 	$(BIN)/prefleet crd

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from prefleet_runtime.contract import RuntimePolicy
-from prefleet_runtime.queueing import Dispatch
+from prefleet_runtime.queueing import Dispatch, Lane
 from prefleet_runtime.sim.fleet import FleetShape, VirtualFleet
 from prefleet_runtime.sim.sketch import Sketch
 from prefleet_runtime.sim.state import SimRequest
@@ -70,11 +70,17 @@ class LaneFigures:
 
 @dataclass
 class Replay:
-    """One policy over one trace. `lasted_s`: from the first arrival to the last answer."""
+    """One policy over one trace. `lasted_s`: from the first arrival to the last answer.
+
+    `lengths`: what the policy compares, or would compare, with a threshold; `long_lane_wait`: of the requests that its
+    own threshold calls long. Both as the runtime's histograms show them.
+    """
 
     policy: RuntimePolicy | None
     short: LaneFigures = field(default_factory=LaneFigures)
     long: LaneFigures = field(default_factory=LaneFigures)
+    lengths: Sketch = field(default_factory=Sketch)
+    long_lane_wait: Sketch = field(default_factory=Sketch)
     lasted_s: float = 0.0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -112,6 +118,9 @@ class _Observer:
         lane.wait.add(dispatch.wait_s)
         lane.timeline.add(now, dispatch.wait_s)
         self._replay.cached_tokens += request.cached_tokens
+        self._replay.lengths.add(dispatch.length)
+        if dispatch.lane is Lane.LONG:
+            self._replay.long_lane_wait.add(dispatch.wait_s)
         if lane is self._replay.long and dispatch.wait_s <= self._targets.long_wait_s:
             lane.within_target += 1
 

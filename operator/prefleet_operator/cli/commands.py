@@ -2,6 +2,7 @@
 
 import typer
 
+from prefleet_operator.cli.advise import advise
 from prefleet_operator.cli.crd import crd
 from prefleet_operator.cli.render import render
 from prefleet_operator.cli.replay import replay
@@ -18,3 +19,4 @@ app.command()(run)
 app.command()(render)
 app.command()(crd)
 app.command()(replay)
+app.command()(advise)

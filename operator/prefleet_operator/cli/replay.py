@@ -7,46 +7,51 @@ anywhere. The first policy named is the one that the others are to be compared w
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from prefleet_operator.cli.replay_options import (
+    PRESET,
+    AgedShare,
+    DecodePods,
+    Engine,
+    JsonFile,
+    Load,
+    LongWait,
+    Pods,
+    PrefillOnly,
+    PrefixCache,
+    Router,
+    RouterOption,
+    ShortTTFT,
+    StepTokens,
+    TraceArgument,
+)
+
 AUTO = "auto"
-PRESET = "llama-3.1-8b-a100-80gb-sxm"
-
-
-class Router(StrEnum):
-    """How requests are spread over pods."""
-
-    ROUND_ROBIN = "round-robin"
-    LEAST_TOKENS = "least-tokens"
-    PREFIX_AWARE = "prefix-aware"
 
 
 def replay(
-    trace: Annotated[str, typer.Argument(help="A trace file, or a mix such as bimodal:seed=7,requests=10000.")],
+    trace: TraceArgument,
     policy: Annotated[str, typer.Option(help="Policies, with commas.")] = "fcfs,srf,hrrn,promote_shortest",
     threshold: Annotated[str, typer.Option(help='Longest short request in tokens, or "auto".')] = AUTO,
     long_max_wait: Annotated[str, typer.Option(help="After this a long request is promoted; 0s: never.")] = "5s",
-    aged_share: Annotated[float, typer.Option(min=0.01, max=1, help="Of promoted longs, while shorts wait.")] = 0.25,
-    load: Annotated[float | None, typer.Option(min=0.01, max=10, help="Part of capacity; else as recorded.")] = None,
-    pods: Annotated[int, typer.Option(min=1, max=256, help="Mixed pods, or with decode pods prefill ones.")] = 1,
-    decode_pods: Annotated[int, typer.Option(min=0, max=256, help="0: the pods do both.")] = 0,
-    prefill_only: Annotated[bool, typer.Option("--prefill-only", help="One output token for each request.")] = False,
-    router: Annotated[Router, typer.Option(help="How requests are spread over pods.")] = Router.ROUND_ROBIN,
-    engine: Annotated[
-        str, typer.Option(help="A preset, a JSON object of step costs, steps.csv, or a runtime's http://.../metrics.")
-    ] = PRESET,
-    step_tokens: Annotated[int, typer.Option(min=1, help="max_num_batched_tokens of a pod.")] = 2048,
-    prefix_cache: Annotated[bool, typer.Option(help="Share prefixes, where the trace tells them.")] = True,
+    aged_share: AgedShare = 0.25,
+    load: Load = None,
+    pods: Pods = 1,
+    decode_pods: DecodePods = 0,
+    prefill_only: PrefillOnly = False,
+    router: RouterOption = Router.ROUND_ROBIN,
+    engine: Engine = PRESET,
+    step_tokens: StepTokens = 2048,
+    prefix_cache: PrefixCache = True,
     split: Annotated[int | None, typer.Option(min=1, help="Tokens that divide the lanes; else the threshold.")] = None,
-    slo_short_ttft: Annotated[str, typer.Option(help="What short requests were promised.")] = "500ms",
-    slo_long_wait: Annotated[str, typer.Option(help="What long requests were promised.")] = "8s",
+    slo_short_ttft: ShortTTFT = "500ms",
+    slo_long_wait: LongWait = "8s",
     bound: Annotated[bool, typer.Option(help="The clairvoyant bound beside the policies.")] = True,
-    json_file: Annotated[Path | None, typer.Option("--json", help='Write the figures here; "-": only that.')] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Replay a trace under several policies and compare what users would have met."""
     from prefleet_runtime.sim.calibrate import CalibrationError
@@ -73,7 +78,7 @@ def replay(
                 pods=pods,
                 decode_pods=decode_pods,
                 prefill_only=prefill_only,
-                router=router.replace("-", "_"),
+                router=router.kind,
                 engine=engine_of(engine, partial(console.print, soft_wrap=True, highlight=False, markup=False)),
                 step_tokens=step_tokens,
                 prefix_cache=prefix_cache,

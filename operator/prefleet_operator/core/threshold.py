@@ -9,25 +9,30 @@ Algorithm
    below the guard. (A real trace may have a deep valley at P40 that leaves nine tenths of the work among
    the longs: it tells two kinds apart, but not short from long.) Otherwise the goal is the point of the
    band of least cost.
+   With replay (`rehearsal`) the point of the band that short requests prefer takes the place of the latter, and
+   a valley wins only if it costs them hardly more: overload may fill the short lane of a valley that closed
+   forms like, and they do not see it.
 3. The present threshold holds while it lies on the valley, or, without one, inside the band. Otherwise it
    moves towards the goal: by a factor of two at most, once per cooldown, and only on `minSamples` or more.
    The first setting is free of the factor and of the cooldown. Until it, the fleet runs FCFS.
 4. Guard: if the cost at the chosen threshold exceeds `GUARD`, splitting gains too little, and the fleet
    runs FCFS; it returns below `GUARD_RETURN`. The switch keeps to the threshold's cooldown.
 
-Invariants: a pinned threshold never moves, and nothing moves without fresh lengths.
-Left out: the choice inside the band by replay.
+Invariants: a pinned threshold never moves, nothing moves without fresh lengths, and nothing is replayed for a
+threshold that may stay.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, TuningMode
 from prefleet_operator.core.histogram import QuantileInterval, Shares, quantile_interval, shares_below
 from prefleet_operator.core.observed import HistogramSnapshot, Missing, Reading, Sample, Stale
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.rehearsal import THRESHOLDS, ReplayScore, cheapest, price, search, span_of, spread
 from prefleet_operator.core.tuning import Band, Finding, TunerMemory, format_time
 from prefleet_operator.core.valley import Valley, find_valleys
 
@@ -41,7 +46,10 @@ MAX_STEP = 2
 
 @dataclass(frozen=True, slots=True)
 class LengthStudy:
-    """What the lengths of one window say: the band, the valley if one wins, and the goal in tokens."""
+    """What the lengths of one window say: the band, the valley if one wins, and the goal in tokens.
+
+    `rehearsed`: why replay prefers the goal, where it was asked.
+    """
 
     lengths: HistogramSnapshot
     percentiles: tuple[int, int]
@@ -49,6 +57,7 @@ class LengthStudy:
     high: QuantileInterval
     valley: Valley | None
     goal: int
+    rehearsed: str = ""
 
     @property
     def band(self) -> Band:
@@ -68,6 +77,10 @@ class LengthStudy:
         """Whether a threshold may stay: on the valley, or without one inside the band."""
         if self.valley is not None:
             return self.valley.low <= threshold <= self.valley.high
+        return self.in_band(threshold)
+
+    def in_band(self, threshold: int) -> bool:
+        """Whether a threshold may lie between the two percentiles."""
         return self.low.low <= threshold <= self.high.high
 
     def describe(self) -> str:
@@ -76,9 +89,9 @@ class LengthStudy:
         spans = f"P{low} is {_span(self.low)} and P{high} is {_span(self.high)} tokens"
         band = f"{spans} (n={self.lengths.total:,.0f})"
         if self.valley is None:
-            return f"{band}; lengths have no valley worth splitting at"
+            return f"{band}; lengths have no valley worth splitting at{self.rehearsed}"
         height = f"{self.valley.height:.0%} of the lower peak"
-        return f"{band}; lengths have a valley at {self.valley_floor:,} ({height})"
+        return f"{band}; lengths have a valley at {self.valley_floor:,} ({height}){self.rehearsed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +109,16 @@ def decide_threshold(
     pinned: int | None,
     memory: TunerMemory,
     now: float,
+    rehearse: Callable[[int], ReplayScore] | None = None,
 ) -> ThresholdOutcome:
-    """Rules 1 and 2. `pinned`: the threshold that must not move, if any."""
+    """Rules 1 and 2. `pinned`: the threshold that must not move, if any; `rehearse`: replays the window with one."""
     study = study_lengths(lengths, spec)
     if pinned is not None:
         return _pinned(pinned, study, lengths, memory)
     if study is None:
         return _unmeasured(lengths, spec, memory)
+    if rehearse is not None and not (memory.threshold and study.keeps(memory.threshold)):
+        study = _rehearsed(study, spec, memory.threshold, rehearse)
     moved, reason, told = _move(study, spec, memory, now)
     guarded, spread_told = _guard(study, spec, memory, moved, now)
     reason = Reason.NO_LENGTH_SPREAD if guarded.policy is SchedulingPolicy.FCFS else reason
@@ -120,6 +136,32 @@ def study_lengths(lengths: Reading[HistogramSnapshot], spec: PrefillPolicySpec) 
     valley = _worthy_valley(histogram, best)
     goal = best if valley is None else valley.floor
     return LengthStudy(histogram, (band.low, band.high), low, high, valley, max(1, _tokens(goal)))
+
+
+def _rehearsed(
+    study: LengthStudy, spec: PrefillPolicySpec, present: int | None, rehearse: Callable[[int], ReplayScore]
+) -> LengthStudy:
+    """With the goal that replay prefers: of those that split enough, the best of the band, or the valley."""
+    if present is not None and study.in_band(present):
+        tried = {present: rehearse(present)}
+    else:
+        tried = search([at for at in _points(study) if study.shares(at).cost(LOAD) <= GUARD], rehearse)
+    if not tried:
+        return study
+    best = cheapest(tried)
+    told = f"of {len(tried)} thresholds in the band replay prefers {best:,} ({span_of(tried)})"
+    if study.valley is None:
+        return replace(study, goal=best, rehearsed=f"; {told}")
+    at_valley = rehearse(study.goal)
+    if at_valley.cost_s <= tried[best].cost_s * price(spec.tuning.bias):
+        return replace(study, rehearsed=f"; replay agrees (mean short TTFT {at_valley.cost_s:.3f} s)")
+    told = f"; replay rejects the valley at {study.goal:,} (mean short TTFT {at_valley.cost_s:.3f} s): {told}"
+    return replace(study, valley=None, goal=best, rehearsed=told)
+
+
+def _points(study: LengthStudy) -> list[int]:
+    low, high = (max(1.0, _finite(end.point, study.lengths)) for end in (study.low, study.high))
+    return sorted({_tokens(at) for at in spread(low, high, THRESHOLDS)})
 
 
 def _best_in_band(histogram: HistogramSnapshot, low: QuantileInterval, high: QuantileInterval) -> float:

@@ -6,6 +6,9 @@ reported, whatever the policy, and what would move is remembered as if it had; t
 says, or FCFS where that is ShortRequestFirst without a threshold. In mode Off, and in mode Auto under another
 policy, nothing is computed beyond the band, and the memory stays as it is.
 
+Where the window can be replayed, both ask replay (`rehearsal.py`): thresholds are compared at the wait limit that
+the spec pins, or at the highest one that keeps the SLO; limits are compared at the threshold decided before.
+
 Invariants: pure; a pinned value never moves; missing or stale metrics move nothing; the same inputs give
 the same decision, so a restart that recalls the memory changes nothing.
 """
@@ -13,29 +16,38 @@ the same decision, so a restart that recalls the memory changes nothing.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, TuningMode, format_duration
 from prefleet_operator.core.observed import FleetMetrics
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.rehearsal import ReplayFunction
 from prefleet_operator.core.threshold import LengthStudy, ThresholdOutcome, decide_threshold, study_lengths
 from prefleet_operator.core.tuning import Finding, TunerMemory, TuningDecision, TuningMove
-from prefleet_operator.core.wait import WaitOutcome, decide_wait, pinned_wait
+from prefleet_operator.core.wait import Rehearse, WaitOutcome, ceiling_s, decide_wait, pinned_wait
 
 FCFS = SchedulingPolicy.FCFS
 
 
 def decide(
-    metrics: FleetMetrics, spec: PrefillPolicySpec, memory: TunerMemory, now: float
+    metrics: FleetMetrics,
+    spec: PrefillPolicySpec,
+    memory: TunerMemory,
+    now: float,
+    replay: ReplayFunction | None = None,
 ) -> tuple[TuningDecision, TunerMemory]:
-    """One decision. `now` in Unix seconds; `metrics` over the window of the spec."""
+    """One decision. `now` in Unix seconds; `metrics` over the window of the spec; `replay`: tries settings on it."""
     mode, policy = spec.tuning.mode, spec.scheduling.policy
     if mode is TuningMode.OFF:
         return _untuned(metrics, spec, Reason.TUNING_OFF, "spec.tuning.mode is Off"), memory
     if mode is TuningMode.AUTO and not policy.has_threshold:
         told = f"spec.scheduling.policy is {policy.value}, which has nothing to tune"
         return _untuned(metrics, spec, Reason.NOTHING_TO_TUNE, told), memory
-    threshold = decide_threshold(metrics.lengths, spec, _pinned_threshold(spec), memory, now)
-    wait = _decide_wait(metrics, spec, threshold.memory, now)
+    pinned_s = spec.scheduling.long_max_wait_s
+    wait_s = ceiling_s(spec) if pinned_s is None else pinned_s
+    rehearse = None if replay is None else (lambda tokens: replay(tokens, wait_s))
+    threshold = decide_threshold(metrics.lengths, spec, _pinned_threshold(spec), memory, now, rehearse)
+    wait = _decide_wait(metrics, spec, threshold.memory, now, replay)
     decision = _effective(spec, threshold, wait)
     if mode is TuningMode.AUTO:
         decision = replace(decision, moves=_moves(spec, memory, decision))
@@ -58,15 +70,24 @@ def _untuned(metrics: FleetMetrics, spec: PrefillPolicySpec, reason: Reason, tol
     )
 
 
-def _decide_wait(metrics: FleetMetrics, spec: PrefillPolicySpec, memory: TunerMemory, now: float) -> WaitOutcome:
-    pinned_s = spec.scheduling.long_max_wait_s
+def _decide_wait(
+    metrics: FleetMetrics, spec: PrefillPolicySpec, memory: TunerMemory, now: float, replay: ReplayFunction | None
+) -> WaitOutcome:
+    pinned_s, rehearse = spec.scheduling.long_max_wait_s, _with_threshold(replay, memory)
     if spec.tuning.mode is TuningMode.ADVISE:
         policy, _, running_s = _as_pinned(spec)
-        return decide_wait(metrics, spec, running_s if policy.has_threshold else None, memory, now)
+        return decide_wait(metrics, spec, running_s if policy.has_threshold else None, memory, now, rehearse)
     if pinned_s is not None:
         return pinned_wait(pinned_s, memory)
     running = None if memory.policy is FCFS else memory.long_max_wait_s
-    return decide_wait(metrics, spec, running, memory, now)
+    return decide_wait(metrics, spec, running, memory, now, rehearse)
+
+
+def _with_threshold(replay: ReplayFunction | None, memory: TunerMemory) -> Rehearse | None:
+    """Replay with the threshold at hand; under FCFS no request waits as a long one, whatever the limit."""
+    if replay is None or memory.threshold is None or memory.policy is FCFS:
+        return None
+    return partial(replay, memory.threshold)
 
 
 def _effective(spec: PrefillPolicySpec, threshold: ThresholdOutcome, wait: WaitOutcome) -> TuningDecision:

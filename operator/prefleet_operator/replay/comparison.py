@@ -1,4 +1,4 @@
-"""From what was asked for to a comparison: read the trace, settle threshold, load and fleet, replay each policy.
+"""From what was asked for to a comparison: settle the workload and the threshold, and replay each policy.
 
 Without a threshold it is the one that the operator would set from the trace's lengths (`core.threshold`); where those
 show no spread worth splitting, or are too few, the lengths' P80, and a line says so. The lanes of the figures are split
@@ -11,56 +11,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from prefleet_runtime.contract import RuntimePolicy
-from prefleet_runtime.sim.cost_model import parse_profile
-from prefleet_runtime.sim.fleet import FleetShape
-from prefleet_runtime.sim.replay import Replay, Targets
+from prefleet_runtime.sim.replay import Replay
 from prefleet_runtime.sim.replay import replay as run
-from prefleet_runtime.sim.router import RouterKind
-from prefleet_runtime.sim.state import BLOCK_TOKENS, Limits
-from prefleet_runtime.sim.traces import Trace, TraceRequest, open_trace
-from prefleet_runtime.sim.traces.transforms import prefill_only, stretched
+from prefleet_runtime.sim.traces import open_trace
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, parse_duration
+from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy
 from prefleet_operator.core.observed import Sample
 from prefleet_operator.core.threshold import decide_threshold
 from prefleet_operator.core.tuning import TunerMemory
-from prefleet_operator.replay.setting import (
-    Scheduling,
-    SettingError,
-    capacity,
-    make_policy,
-    parse_policies,
-    percentile_split,
-)
-from prefleet_operator.replay.study import TraceStudy, study
+from prefleet_operator.replay.progress import Advance, replay_bars
+from prefleet_operator.replay.setting import Scheduling, SettingError, make_policy, parse_policies, percentile_split
+from prefleet_operator.replay.study import TraceStudy
 from prefleet_operator.replay.tables import Comparison, name_of
-
-ANY_FLEET = {"model": {"servedName": "any"}, "engine": {"type": "Simulator"}, "mixed": {}}
-"""What the operator's decisions need around the settings that matter here: all of those at their defaults."""
+from prefleet_operator.replay.workload import ANY_FLEET, Asked, Workload, prepare, seconds_of
 
 
 @dataclass(frozen=True)
-class Request:
-    """What was asked for, as it was written; `threshold` and `load` None: to be found."""
+class Request(Asked):
+    """What was asked for, as it was written; `threshold` None: to be found."""
 
-    trace: str
     policies: str = "fcfs,srf,hrrn,promote_shortest"
     threshold: str | None = None
     long_max_wait: str = "5s"
-    aged_share: float = 0.25
-    load: float | None = None
-    pods: int = 1
-    decode_pods: int = 0
-    prefill_only: bool = False
-    router: str = RouterKind.ROUND_ROBIN
-    engine: str = "llama-3.1-8b-a100-80gb-sxm"
-    step_tokens: int = 2048
-    prefix_cache: bool = True
     split_tokens: int | None = None
-    short_ttft: str = "500ms"
-    long_wait: str = "8s"
     bound: bool = True
 
 
@@ -71,90 +45,27 @@ def compare(request: Request, console: Console) -> Comparison:
         TraceError, SettingError: something is wrong with the trace, or with what was asked for.
     """
     names = parse_policies(request.policies)
-    targets = Targets(
-        seconds_of("--slo-short-ttft", request.short_ttft), seconds_of("--slo-long-wait", request.long_wait)
-    )
+    targets = request.targets
     long_max_wait_s = seconds_of("--long-max-wait", request.long_max_wait)
     pinned = _pinned(request.threshold)
     trace = open_trace(request.trace)
-    studied = study(trace)
-    shape = _shape(request, trace)
-    _tell_trace(console, trace, studied)
-    threshold = pinned or _learnt_threshold(studied, console)
+    workload = prepare(request, trace, console)
+    threshold = pinned or _learnt_threshold(workload.study, console)
     scheduling = Scheduling(threshold, long_max_wait_s, request.aged_share)
     policies: list[RuntimePolicy | None] = [make_policy(name, scheduling) for name in names]
     if request.bound:
         policies.append(None)
-    served = capacity(_limited(studied, request), shape)
-    load = studied.rate / served if request.load is None else request.load
-    factor = studied.rate / (load * served)
-    console.print(f"the fleet serves {served:.2f} requests a second of this trace; replayed at {load:.0%} of that")
     comparison = Comparison(
         trace=trace.name,
         format=trace.format,
-        study=studied,
+        study=workload.study,
         split_tokens=request.split_tokens or threshold,
-        load=load,
-        capacity=served,
+        load=workload.load,
+        capacity=workload.capacity,
         targets=targets,
         replays=[],
     )
-    requests = _Retimed(trace, factor, request.prefill_only)
-    return replace(comparison, replays=list(_replays(comparison, policies, requests, shape, console)))
-
-
-def seconds_of(option: str, text: str) -> float:
-    """A duration as seconds. Raises SettingError that names the option."""
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise SettingError(f"{option}: {error}") from None
-
-
-class _Retimed:
-    """The trace at the load that was asked for, as often as it is iterated."""
-
-    def __init__(self, trace: Trace, factor: float, prefill_only: bool) -> None:
-        self._trace = trace
-        self._factor = factor
-        self._prefill_only = prefill_only
-
-    def __iter__(self) -> Iterator[TraceRequest]:
-        requests = stretched(self._trace, self._factor)
-        return prefill_only(requests) if self._prefill_only else requests
-
-
-@dataclass(frozen=True)
-class _Advance:
-    """Moves a bar to the number of requests answered."""
-
-    bar: Progress
-    task: TaskID
-
-    def __call__(self, answered: int) -> None:
-        self.bar.update(self.task, completed=answered)
-
-
-def _shape(request: Request, trace: Trace) -> FleetShape:
-    block = trace.block_tokens if request.prefix_cache and trace.block_tokens % BLOCK_TOKENS == 0 else 0
-    try:
-        profile = parse_profile(request.engine)
-        limits = Limits(
-            max_num_batched_tokens=request.step_tokens,
-            kv_cache_tokens=profile.kv_cache_tokens,
-            prefix_block_tokens=block,
-        )
-    except ValueError as error:
-        raise SettingError(f"--engine: {error}") from None
-    if request.prefill_only and request.decode_pods:
-        raise SettingError("--prefill-only leaves nothing for --decode-pods to do: leave one of them out")
-    return FleetShape(request.pods, request.decode_pods, RouterKind(request.router), profile, limits)
-
-
-def _limited(studied: TraceStudy, request: Request) -> TraceStudy:
-    if not request.prefill_only:
-        return studied
-    return replace(studied, sample=tuple(prefill_only(studied.sample)))
+    return replace(comparison, replays=list(_replays(comparison, policies, workload, console)))
 
 
 def _pinned(threshold: str | None) -> int | None:
@@ -174,31 +85,15 @@ def _learnt_threshold(studied: TraceStudy, console: Console) -> int:
     return outcome.memory.threshold
 
 
-def _tell_trace(console: Console, trace: Trace, studied: TraceStudy) -> None:
-    told = f"{trace.name}: {trace.format}, {studied.requests:,} requests over {studied.span_s:,.0f} s"
-    told += f", {studied.prompt_tokens / studied.requests:,.0f} prompt tokens"
-    told += f" and {studied.output_tokens / studied.requests:,.0f} output tokens each on average"
-    console.print(told, soft_wrap=True, highlight=False)
-    if trace.bad.count:
-        console.print(f"{trace.bad.count} malformed: {trace.bad.reasons()}", soft_wrap=True, highlight=False)
-    if trace.left_out:
-        console.print(f"{trace.left_out:,} requests that had failed are left out", highlight=False)
-
-
 def _replays(
-    comparison: Comparison,
-    policies: list[RuntimePolicy | None],
-    requests: _Retimed,
-    shape: FleetShape,
-    console: Console,
+    comparison: Comparison, policies: list[RuntimePolicy | None], workload: Workload, console: Console
 ) -> Iterator[Replay]:
     """One after the other, with a live bar in a terminal and a line each elsewhere."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     split, targets = comparison.split_tokens, comparison.targets
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with replay_bars(console) as bar:
         for policy in policies:
             task = bar.add_task(name_of(Replay(policy)), total=comparison.study.requests)
-            result = run(requests, shape, policy, split, targets, _Advance(bar, task))
+            result = run(workload.requests, workload.shape, policy, split, targets, Advance(bar, task))
             if not console.is_terminal:
                 console.print(f"{name_of(result)}: {result.requests:,} requests replayed", highlight=False)
             if result.refused:

@@ -62,7 +62,7 @@ class _Lane:
 
 def _lane_table(lane: _Lane, replays: Sequence[Replay]) -> Table:
     headings = [f"TTFT\nP{_percent(q)}" for q in QUANTILES] + ["wait\nP95", "wait\nmax", lane.promise]
-    table = _table(lane.title, headings)
+    table = new_table(lane.title, headings)
     for replay in replays:
         figures = lane.of(replay)
         cells = [seconds(figures.ttft.quantile(q)) for q in QUANTILES]
@@ -72,7 +72,7 @@ def _lane_table(lane: _Lane, replays: Sequence[Replay]) -> Table:
 
 
 def _service_table(replays: Sequence[Replay]) -> Table:
-    table = _table("all", ["answered", "tokens/s", "promotions", "degradations", "preemptions", "cached"])
+    table = new_table("all", ["answered", "tokens/s", "promotions", "degradations", "preemptions", "cached"])
     for replay in replays:
         counts = [replay.requests, round(replay.tokens_per_s), replay.promotions, replay.degradations]
         cached = replay.cached_tokens / replay.prompt_tokens if replay.prompt_tokens else math.nan
@@ -81,9 +81,10 @@ def _service_table(replays: Sequence[Replay]) -> Table:
     return table
 
 
-def _table(title: str, headings: Sequence[str]) -> Table:
+def new_table(title: str, headings: Sequence[str], first: str = "policy") -> Table:
+    """One with a first column of names and others of numbers."""
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("policy", no_wrap=True)
+    table.add_column(first, no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right")
     return table
@@ -92,27 +93,34 @@ def _table(title: str, headings: Sequence[str]) -> Table:
 def document(comparison: Comparison) -> dict[str, Any]:
     """The same figures, JSON-ready: what could not be measured is null."""
     study = comparison.study
-    figures: dict[str, Any] = _finite(
+    figures: dict[str, Any] = finite(
         {
-            "trace": {
-                "name": comparison.trace,
-                "format": comparison.format,
-                "requests": study.requests,
-                "span_s": study.span_s,
-                "prompt_tokens": study.prompt_tokens,
-                "output_tokens": study.output_tokens,
-            },
+            "trace": trace_figures(comparison.trace, comparison.format, study),
             "split_tokens": comparison.split_tokens,
             "load": comparison.load,
             "capacity_requests_per_s": comparison.capacity,
-            "slo": {
-                "short_ttft_s": comparison.targets.short_ttft_s,
-                "long_queue_wait_s": comparison.targets.long_wait_s,
-            },
+            "slo": slo_figures(comparison.targets),
             "replays": [_replay(replay) for replay in comparison.replays],
         }
     )
     return figures
+
+
+def trace_figures(name: str, format: str, study: TraceStudy) -> dict[str, Any]:
+    """What a trace is."""
+    return {
+        "name": name,
+        "format": format,
+        "requests": study.requests,
+        "span_s": study.span_s,
+        "prompt_tokens": study.prompt_tokens,
+        "output_tokens": study.output_tokens,
+    }
+
+
+def slo_figures(targets: Targets) -> dict[str, float]:
+    """What was promised."""
+    return {"short_ttft_s": targets.short_ttft_s, "long_queue_wait_s": targets.long_wait_s}
 
 
 def _replay(replay: Replay) -> dict[str, Any]:
@@ -127,12 +135,13 @@ def _replay(replay: Replay) -> dict[str, Any]:
         "degradations": replay.degradations,
         "preemptions": replay.preemptions,
         "cached_tokens": replay.cached_tokens,
-        "short": _lane(replay.short),
-        "long": _lane(replay.long),
+        "short": lane_figures(replay.short),
+        "long": lane_figures(replay.long),
     }
 
 
-def _lane(lane: LaneFigures) -> dict[str, Any]:
+def lane_figures(lane: LaneFigures) -> dict[str, Any]:
+    """What one lane met."""
     sketches = {"ttft_s": lane.ttft, "wait_s": lane.wait, "latency_s": lane.latency}
     figures: dict[str, Any] = {"requests": lane.ttft.count, "attainment": lane.attainment}
     for name, sketch in sketches.items():
@@ -164,12 +173,12 @@ def share(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.1%}"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """NaN is no JSON."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
