@@ -7,10 +7,10 @@ there for all policies alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from prefleet_runtime.contract import RuntimePolicy
+from prefleet_runtime.contract import PolicyName, RuntimePolicy
 from prefleet_runtime.sim.cost_model import parse_profile
 from prefleet_runtime.sim.fleet import FleetShape
 from prefleet_runtime.sim.replay import Replay, Targets
@@ -42,7 +42,10 @@ ANY_FLEET = {"model": {"servedName": "any"}, "engine": {"type": "Simulator"}, "m
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, as it was written; `threshold` and `load` None: to be found."""
+    """What was asked for, as it was written; `threshold` and `load` None: to be found.
+
+    `report`: also replay strict short-first, whose long waits a report shows.
+    """
 
     trace: str
     policies: str = "fcfs,srf,hrrn,promote_shortest"
@@ -61,6 +64,7 @@ class Request:
     short_ttft: str = "500ms"
     long_wait: str = "8s"
     bound: bool = True
+    report: bool = False
 
 
 def compare(request: Request, console: Console) -> Comparison:
@@ -96,10 +100,23 @@ def compare(request: Request, console: Console) -> Comparison:
         load=load,
         capacity=served,
         targets=targets,
+        scheduling=scheduling,
+        shape=shape,
         replays=[],
     )
     requests = _Retimed(trace, factor, request.prefill_only)
-    return replace(comparison, replays=list(_replays(comparison, policies, requests, shape, console)))
+    comparison = replace(comparison, replays=list(_replays(comparison, policies, requests, console)))
+    return _with_strict(comparison, requests, console) if request.report else comparison
+
+
+def _with_strict(comparison: Comparison, requests: _Retimed, console: Console) -> Comparison:
+    """The comparison with strict short-first, replayed unless it is among the policies already."""
+    policy = make_policy(PolicyName.SHORT_REQUEST_FIRST, replace(comparison.scheduling, long_max_wait_s=0.0))
+    for replay in comparison.replays:
+        if replay.policy == policy:
+            return replace(comparison, strict=replay)
+    console.print("once more without promotion, for W_normal:", highlight=False)
+    return replace(comparison, strict=next(_replays(comparison, [policy], requests, console)))
 
 
 def seconds_of(option: str, text: str) -> float:
@@ -187,9 +204,8 @@ def _tell_trace(console: Console, trace: Trace, studied: TraceStudy) -> None:
 
 def _replays(
     comparison: Comparison,
-    policies: list[RuntimePolicy | None],
+    policies: Sequence[RuntimePolicy | None],
     requests: _Retimed,
-    shape: FleetShape,
     console: Console,
 ) -> Iterator[Replay]:
     """One after the other, with a live bar in a terminal and a line each elsewhere."""
@@ -198,7 +214,7 @@ def _replays(
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         for policy in policies:
             task = bar.add_task(name_of(Replay(policy)), total=comparison.study.requests)
-            result = run(requests, shape, policy, split, targets, _Advance(bar, task))
+            result = run(requests, comparison.shape, policy, split, targets, _Advance(bar, task))
             if not console.is_terminal:
                 console.print(f"{name_of(result)}: {result.requests:,} requests replayed", highlight=False)
             if result.refused:
