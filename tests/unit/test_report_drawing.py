@@ -152,7 +152,7 @@ def test_marks_have_rows_of_their_own_and_all_text_stays_in_the_drawing() -> Non
     assert len(set(rows)) == 3
     for shape in drawing.shapes:
         if isinstance(shape, Text):
-            width = 6.7 * len(shape.text)
+            width = 7 * len(shape.text)
             left = shape.x - {"start": 0, "middle": width / 2, "end": width}[shape.anchor]
             assert left >= 0
             assert left + width <= WIDTH

@@ -216,7 +216,7 @@ def _names(chart: Chart, panel: Panel, frame: Rectangle) -> Iterator[Shape]:
     if panel.title:
         yield Text(frame.left + 5, frame.top + 13, "start", panel.title, "named")
     if panel.note:
-        yield Text(frame.right - 4, frame.top + 13, "end", panel.note)
+        yield Text(frame.right - 4, frame.top + 13, "end", panel.note, "note")
     if len(chart.panels) > 1 or len(panel.curves) < 2:
         return
     lines = [[point for segment in segments(chart, curve, frame) for point in segment] for curve in panel.curves]
@@ -234,15 +234,11 @@ def _x_axis(axis: Axis, frame: Rectangle) -> Iterator[Shape]:
 
 
 def _key(curves: Sequence[Curve], top: float) -> Iterator[Shape]:
-    """A swatch and a name for each curve, in as many rows as that takes."""
-    x, y = 4.0, top
-    for curve in curves:
-        width = SWATCH + 6 + LETTER * len(curve.name) + 14
-        if x > 4 and x + width > WIDTH + 14:
-            x, y = 4.0, y + ROW
+    """A swatch and a name for each curve, two in a row."""
+    for number, curve in enumerate(curves):
+        x, y = 4 + number % 2 * WIDTH / 2, top + number // 2 * ROW
         yield Line(x, y - 4, x + SWATCH, y - 4, f"curve {curve.style}")
         yield Text(x + SWATCH + 6, y, "start", curve.name)
-        x += width
 
 
 def segments(chart: Chart, curve: Curve, frame: Rectangle) -> list[list[Point]]:

@@ -188,16 +188,26 @@ def ttft_figure(comparison: Comparison, lane: Lane) -> Figure:
 
 
 def timeline_figure(comparison: Comparison, lane: Lane) -> Figure:
-    """The longest wait as time goes on, a strip for each policy."""
+    """The longest wait as time goes on, a strip for each policy.
+
+    The scale is that of the policies: the bound lets a few requests wait without end, and would flatten all others.
+    """
     title = f"Longest wait of the {lane.name} requests over time"
     lines = [lane.of(replay).timeline for replay in comparison.replays]
     waits = [wait_s for line in lines for wait_s in line.longest_s]
     if not waits:
         return Figure(f"timeline-{lane.name}", title, f"No request of this trace is {lane.name}.", None)
+    ruled = [
+        wait_s
+        for replay, line in zip(comparison.replays, lines, strict=True)
+        if replay.policy is not None
+        for wait_s in line.longest_s
+    ]
+    scale = linear_scale(ruled or waits, steps=2)
     ends_s = max(line.width_s * len(line.longest_s) for line in lines)
     second, unit = next(((size, unit) for size, unit in _UNITS if ends_s > 3 * size), (1.0, "seconds"))
     slo_s = comparison.targets.long_wait_s
-    levels = [(slo_s, "slo")] if lane is LONG and slo_s <= max(waits) else []
+    levels = [(slo_s, "slo")] if lane is LONG and slo_s <= scale.high else []
     panels = [
         Panel(
             [Curve(name_of(replay), style_of(replay, position), list(corners(line, second)), filled=True)],
@@ -209,13 +219,13 @@ def timeline_figure(comparison: Comparison, lane: Lane) -> Figure:
     ]
     chart = Chart(
         Axis(Linear(0.0, ends_s / second), f"{unit} since the first request", lambda value: f"{value:,.10g}"),
-        Axis(linear_scale(waits, steps=2), "longest wait", tell_seconds),
+        Axis(scale, "longest wait", tell_seconds),
         panels,
         panel_height=72,
     )
     caption = (
         f"Each strip is a policy: the longest wait among the {lane.name} requests whose turn came then; all strips have"
-        " one scale, and the lower the fill, the better."
+        " one scale (the bound may leave it), and the lower the fill, the better."
     )
     if levels:
         caption += f" The line across is W_slo, {tell_seconds(slo_s)}."

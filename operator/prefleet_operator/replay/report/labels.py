@@ -1,7 +1,7 @@
 """Where the name of each curve can stand, close to the curve and off the others.
 
 Greedy, one curve after the other: of places along the curve, a little above or below it and to its left or right, the
-one that covers the least of all curves, has the fewest other curves around, and meets no label that stands already; the
+one that covers the least of all curves and has the fewest others around, and meets no label that stands already; the
 earlier along the curve among equals. A curve for which there is none goes without (the key names it too).
 
 Left out: the best arrangement of all labels together. Coordinates are those of the drawing, y downwards.
@@ -16,13 +16,15 @@ from itertools import pairwise
 
 Point = tuple[float, float]
 
-LETTER = 6.7
-"""Width of a letter on average at 12 px; of a sans-serif, rather too much than too little."""
+LETTER = 7.7
+"""Width of a letter on average at 12 px, of a wide bold sans-serif: rather too much than too little."""
 
 _HEIGHT = 14.0
 _OFF = 4.0
 _STEP = 4.0
-_AROUND = 12.0
+_AROUND = 10.0
+_COVERED = 3
+"""How much worse a point of a curve under a label or beside its point is than one near the label."""
 _TRIES = 40
 
 
@@ -37,6 +39,9 @@ class Rectangle:
 
     def holds(self, point: Point) -> bool:
         return self.left < point[0] < self.right and self.top < point[1] < self.bottom
+
+    def widened(self, by: float) -> Rectangle:
+        return Rectangle(self.left - by, self.top - by, self.right + by, self.bottom + by)
 
     def encloses(self, other: Rectangle) -> bool:
         return (
@@ -58,23 +63,28 @@ def place_labels(names: Sequence[str], curves: Sequence[Sequence[Point]], frame:
     placed: list[Rectangle | None] = []
     for number, name in enumerate(names):
         standing = [box for box in placed if box is not None]
-        others = [point for curve in dense[:number] + dense[number + 1 :] for point in curve]
+        own, others = dense[number], [point for curve in dense[:number] + dense[number + 1 :] for point in curve]
         free = [
-            (sum(map(box.holds, [*dense[number], *others])) + crowd, box)
-            for crowd, box in _candidates(dense[number], others, LETTER * len(name))
+            (point, box)
+            for point, box in _candidates(own, LETTER * len(name))
             if frame.encloses(box) and not any(box.meets(other) for other in standing)
         ]
-        placed.append(min(free, key=lambda place: place[0])[1] if free else None)
+        placed.append(min(free, key=lambda place: _cost(own, others, *place))[1] if free else None)
     return placed
 
 
-def _candidates(curve: Sequence[Point], others: Sequence[Point], width: float) -> Iterator[tuple[int, Rectangle]]:
-    """Boxes beside points of the curve, each with how many points of other curves are near to that one."""
+def _cost(own: Sequence[Point], others: Sequence[Point], point: Point, box: Rectangle) -> int:
+    """How much of the curves a label covers, and how near others come to it and its point, so that it may be theirs."""
+    near = sum(map(box.widened(_AROUND).holds, others))
+    beside = sum(math.dist(point, other) < _AROUND for other in others)
+    return _COVERED * sum(map(box.holds, [*own, *others])) + near + _COVERED * beside
+
+
+def _candidates(curve: Sequence[Point], width: float) -> Iterator[tuple[Point, Rectangle]]:
     for x, y in curve[:: max(1, len(curve) // _TRIES)]:
-        crowd = sum(math.dist((x, y), other) < _AROUND for other in others)
         for left in (x + _OFF, x - _OFF - width):
             for top in (y - _OFF - _HEIGHT, y + _OFF):
-                yield crowd, Rectangle(left, top, left + width, top + _HEIGHT)
+                yield (x, y), Rectangle(left, top, left + width, top + _HEIGHT)
 
 
 def _dense(curve: Sequence[Point]) -> Iterator[Point]:
