@@ -13,6 +13,7 @@ import pytest
 from prefleet_operator.replay.report import render_page
 from prefleet_operator.replay.report.chart import Text
 from prefleet_operator.replay.report.figures import (
+    LONG,
     Figure,
     corners,
     make_figures,
@@ -21,6 +22,7 @@ from prefleet_operator.replay.report.figures import (
     survival_figure,
     tell_seconds,
     tell_tokens,
+    timeline_figure,
     w_normal_s,
 )
 from prefleet_runtime.sim.replay import Timeline
@@ -91,6 +93,13 @@ def test_the_survival_figure_names_the_three_waits_and_the_curves() -> None:
     normal = tell_seconds(w_normal_s(COMPARISON))
     assert {f"W_normal {normal}", "wait limit 5 s", "W_slo 8 s"} <= set(told)
     assert {"fcfs", "short_request_first", "without promotion", "clairvoyant bound"} <= set(told)
+
+
+def test_the_bounds_endless_waits_do_not_flatten_the_strips() -> None:
+    replays = [make_replay("fcfs", [1.0], [9.0]), make_replay(None, [1.0], [4000.0])]
+    told = texts(timeline_figure(make_comparison(replays), LONG))
+    assert "longest 4,000 s" in told
+    assert {"0 s", "10 s", "20 s"} <= set(told)
 
 
 def test_strict_short_first_that_was_asked_for_is_drawn_once() -> None:

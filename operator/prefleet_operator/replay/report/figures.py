@@ -11,7 +11,7 @@ unknown where no request is long. Where a picture would be empty its place is ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,6 +30,9 @@ LONGEST_TO_LEAST = 1e3
 """Waits that are shorter than the longest by more are all drawn at the left end: what happens there decides nothing."""
 
 STRICT = "without promotion"
+HEADROOM = 1.35
+"""A strip's room above its longest wait, for its title."""
+
 SLOTS = 6
 """Styles for policies; a seventh would look like the first."""
 
@@ -188,26 +191,17 @@ def ttft_figure(comparison: Comparison, lane: Lane) -> Figure:
 
 
 def timeline_figure(comparison: Comparison, lane: Lane) -> Figure:
-    """The longest wait as time goes on, a strip for each policy.
-
-    The scale is that of the policies: the bound lets a few requests wait without end, and would flatten all others.
-    """
+    """The longest wait as time goes on, a strip for each policy."""
     title = f"Longest wait of the {lane.name} requests over time"
     lines = [lane.of(replay).timeline for replay in comparison.replays]
-    waits = [wait_s for line in lines for wait_s in line.longest_s]
-    if not waits:
+    if not any(line.longest_s for line in lines):
         return Figure(f"timeline-{lane.name}", title, f"No request of this trace is {lane.name}.", None)
-    ruled = [
-        wait_s
-        for replay, line in zip(comparison.replays, lines, strict=True)
-        if replay.policy is not None
-        for wait_s in line.longest_s
-    ]
-    scale = linear_scale(ruled or waits, steps=2)
+    greatest = _longest_s(comparison, lines)
     ends_s = max(line.width_s * len(line.longest_s) for line in lines)
     second, unit = next(((size, unit) for size, unit in _UNITS if ends_s > 3 * size), (1.0, "seconds"))
     slo_s = comparison.targets.long_wait_s
-    levels = [(slo_s, "slo")] if lane is LONG and slo_s <= scale.high else []
+    levels = [(slo_s, "slo")] if lane is LONG and slo_s <= 2 * greatest else []
+    scale = linear_scale((HEADROOM * value for value in (greatest, *(level for level, _ in levels))), steps=2)
     panels = [
         Panel(
             [Curve(name_of(replay), style_of(replay, position), list(corners(line, second)), filled=True)],
@@ -230,6 +224,16 @@ def timeline_figure(comparison: Comparison, lane: Lane) -> Figure:
     if levels:
         caption += f" The line across is W_slo, {tell_seconds(slo_s)}."
     return Figure(f"timeline-{lane.name}", title, caption, draw(chart))
+
+
+def _longest_s(comparison: Comparison, lines: Sequence[Timeline]) -> float:
+    """What the strips' scale must show: of the policies alone, if there are any.
+
+    The bound lets a few requests wait without end, and would flatten all others.
+    """
+    pairs = list(zip(comparison.replays, lines, strict=True))
+    ruled = [wait_s for replay, line in pairs if replay.policy is not None for wait_s in line.longest_s]
+    return max(ruled or [wait_s for line in lines for wait_s in line.longest_s])
 
 
 def corners(line: Timeline, second: float) -> Iterator[Point]:
