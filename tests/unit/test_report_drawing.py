@@ -170,16 +170,19 @@ def test_panels_lie_below_each_other_with_one_x_axis() -> None:
 
 
 def test_labels_keep_clear_of_each_other_and_of_other_curves() -> None:
-    rising = [(float(x), 90 - 0.8 * x) for x in range(0, 101, 10)]
-    flat = [(0.0, 95.0), (100.0, 95.0)]
-    boxes = place_labels(["rising", "flat"], [rising, flat], FRAME)
-    first, second = boxes
+    frame = Rectangle(0, 0, 200, 100)
+    rising = [(2.0 * x, 90 - 0.8 * x) for x in range(0, 101, 10)]
+    flat = [(0.0, 95.0), (200.0, 95.0)]
+    first, second = place_labels(["rising", "flat"], [rising, flat], frame)
     assert first is not None
     assert second is not None
-    assert not first.meets(second)
-    assert not any(first.holds(point) for point in [*rising, *flat])
-    assert FRAME.encloses(first)
-    assert FRAME.encloses(second)
+    assert not first.box.meets(second.box)
+    for label, curve in ((first, rising), (second, flat)):
+        assert not any(label.box.holds(point) for point in [*rising, *flat])
+        assert frame.encloses(label.box)
+        assert label.point[1] == pytest.approx(90 - 0.4 * label.point[0] if curve is rising else 95)
+        assert label.corner[0] in (label.box.left, label.box.right)
+        assert label.corner[1] in (label.box.top, label.box.bottom)
 
 
 @pytest.mark.parametrize(

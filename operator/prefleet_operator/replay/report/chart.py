@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from prefleet_operator.replay.report.labels import LETTER, Point, Rectangle, place_labels
+from prefleet_operator.replay.report.labels import LETTER, Label, Point, Rectangle, place_labels
 from prefleet_operator.replay.report.scale import Scale
 
 WIDTH = 384
@@ -220,9 +220,16 @@ def _names(chart: Chart, panel: Panel, frame: Rectangle) -> Iterator[Shape]:
     if len(chart.panels) > 1 or len(panel.curves) < 2:
         return
     lines = [[point for segment in segments(chart, curve, frame) for point in segment] for curve in panel.curves]
-    for curve, box in zip(panel.curves, place_labels([c.name for c in panel.curves], lines, frame), strict=True):
-        if box is not None:
-            yield Text(box.left, box.bottom - 3, "start", curve.name, f"named {curve.style}")
+    for curve, label in zip(panel.curves, place_labels([c.name for c in panel.curves], lines, frame), strict=True):
+        if label is not None:
+            yield Line(*label.corner, *label.point, f"leader {curve.style}")
+            yield _label_text(curve, label)
+
+
+def _label_text(curve: Curve, label: Label) -> Text:
+    """Beginning, or ending, where its line does: the box may be wider than the text."""
+    anchor = "start" if label.corner[0] == label.box.left else "end"
+    return Text(label.corner[0], label.box.bottom - 3, anchor, curve.name, f"named {curve.style}")
 
 
 def _x_axis(axis: Axis, frame: Rectangle) -> Iterator[Shape]:

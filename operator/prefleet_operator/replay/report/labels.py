@@ -1,8 +1,9 @@
-"""Where the name of each curve can stand, close to the curve and off the others.
+"""Where the name of each curve can stand, and which point of the curve a short line leads to from there.
 
-Greedy, one curve after the other: of places along the curve, a little above or below it and to its left or right, the
-one that covers the least of all curves and has the fewest others around, and meets no label that stands already; the
-earlier along the curve among equals. A curve for which there is none goes without (the key names it too).
+Greedy, one curve after the other: of places above or below some points of the curve, to their left or right, nearer or
+further, the one that covers least of all curves, whose point has the fewest other curves around, and that is nearest;
+the earlier along the curve among equals. A curve for which all places meet labels that stand already goes without (the
+key names it too).
 
 Left out: the best arrangement of all labels together. Coordinates are those of the drawing, y downwards.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 Point = tuple[float, float]
@@ -20,12 +22,12 @@ LETTER = 7.7
 """Width of a letter on average at 12 px, of a wide bold sans-serif: rather too much than too little."""
 
 _HEIGHT = 14.0
-_OFF = 4.0
-_STEP = 4.0
+_OFFS = (4.0, 16.0, 32.0)
+_STEP = 5.0
+_TRIES = 20
 _AROUND = 10.0
 _COVERED = 3
-"""How much worse a point of a curve under a label or beside its point is than one near the label."""
-_TRIES = 40
+"""How much worse a point of a curve under a label is than one beside the label's point, or than 4 px of distance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +41,6 @@ class Rectangle:
 
     def holds(self, point: Point) -> bool:
         return self.left < point[0] < self.right and self.top < point[1] < self.bottom
-
-    def widened(self, by: float) -> Rectangle:
-        return Rectangle(self.left - by, self.top - by, self.right + by, self.bottom + by)
 
     def encloses(self, other: Rectangle) -> bool:
         return (
@@ -57,34 +56,45 @@ class Rectangle:
         )
 
 
-def place_labels(names: Sequence[str], curves: Sequence[Sequence[Point]], frame: Rectangle) -> list[Rectangle | None]:
-    """The box of each name, or None where it has no place within the frame."""
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A name's box, the corner of it where its line begins, and the point of the curve where that ends."""
+
+    box: Rectangle
+    corner: Point
+    point: Point
+
+
+def place_labels(names: Sequence[str], curves: Sequence[Sequence[Point]], frame: Rectangle) -> list[Label | None]:
+    """The label of each curve, or None where it has no place within the frame."""
     dense = [list(_dense(curve)) for curve in curves]
-    placed: list[Rectangle | None] = []
+    placed: list[Label | None] = []
     for number, name in enumerate(names):
-        standing = [box for box in placed if box is not None]
+        standing = [label.box for label in placed if label is not None]
         own, others = dense[number], [point for curve in dense[:number] + dense[number + 1 :] for point in curve]
         free = [
-            (point, box)
-            for point, box in _candidates(own, LETTER * len(name))
-            if frame.encloses(box) and not any(box.meets(other) for other in standing)
+            label
+            for label in _candidates(own, LETTER * len(name))
+            if frame.encloses(label.box) and not any(label.box.meets(box) for box in standing)
         ]
-        placed.append(min(free, key=lambda place: _cost(own, others, *place))[1] if free else None)
+        placed.append(min(free, key=partial(_cost, own, others), default=None))
     return placed
 
 
-def _cost(own: Sequence[Point], others: Sequence[Point], point: Point, box: Rectangle) -> int:
-    """How much of the curves a label covers, and how near others come to it and its point, so that it may be theirs."""
-    near = sum(map(box.widened(_AROUND).holds, others))
-    beside = sum(math.dist(point, other) < _AROUND for other in others)
-    return _COVERED * sum(map(box.holds, [*own, *others])) + near + _COVERED * beside
+def _cost(own: Sequence[Point], others: Sequence[Point], label: Label) -> float:
+    covered = sum(map(label.box.holds, own)) + sum(map(label.box.holds, others))
+    beside = sum(math.dist(label.point, other) < _AROUND for other in others)
+    return _COVERED * covered + beside + math.dist(label.corner, label.point) / 4
 
 
-def _candidates(curve: Sequence[Point], width: float) -> Iterator[tuple[Point, Rectangle]]:
+def _candidates(curve: Sequence[Point], width: float) -> Iterator[Label]:
     for x, y in curve[:: max(1, len(curve) // _TRIES)]:
-        for left in (x + _OFF, x - _OFF - width):
-            for top in (y - _OFF - _HEIGHT, y + _OFF):
-                yield (x, y), Rectangle(left, top, left + width, top + _HEIGHT)
+        for off in _OFFS:
+            for beside in (x + off, x - off):
+                for level in (y - off, y + off):
+                    left = beside if beside > x else beside - width
+                    top = level if level > y else level - _HEIGHT
+                    yield Label(Rectangle(left, top, left + width, top + _HEIGHT), (beside, level), (x, y))
 
 
 def _dense(curve: Sequence[Point]) -> Iterator[Point]:
