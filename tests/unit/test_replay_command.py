@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +113,54 @@ def test_figures_are_written_beside_the_tables(tmp_path: Path) -> None:
     result = run(MIX, "--policy", "fcfs", "--no-bound", "--json", str(file))
     assert result.exit_code == 0
     assert json.loads(file.read_text())["trace"]["requests"] == 600
+
+
+def test_a_report_is_written_and_costs_one_more_replay(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    result = run(MIX, "--policy", "fcfs,srf", "--no-bound", "--html", str(file))
+    assert result.exit_code == 0
+    assert "once more without promotion" in result.output
+    page = file.read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "W_normal unknown" not in page
+    assert "once more" not in run(MIX, "--policy", "fcfs,srf", "--no-bound").output
+
+
+def test_strict_short_first_is_not_replayed_twice(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    result = run(MIX, "--policy", "srf", "--long-max-wait", "0s", "--no-bound", "--html", str(file))
+    assert "once more" not in result.output
+    assert "W_normal unknown" not in file.read_text()
+
+
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_replayed(tmp_path: Path, option: str) -> None:
+    missing = run(MIX, option, str(tmp_path / "absent" / "file"))
+    assert (missing.exit_code, missing.stdout) == (2, "")
+    assert f"{option}: there is no folder {tmp_path / 'absent'}: make it" in missing.stderr
+    folder = run(MIX, option, str(tmp_path))
+    assert (folder.exit_code, folder.stdout) == (2, "")
+    assert "is a folder: give the path of a file" in folder.stderr
+
+
+def test_a_name_that_the_disk_refuses_is_told_in_a_sentence(tmp_path: Path) -> None:
+    result = run(MIX, "--policy", "fcfs", "--no-bound", "--html", str(tmp_path / ("x" * 300)))
+    assert result.exit_code == 2
+    assert "cannot be written (File name too long)" in result.stderr
+
+
+def test_ctrl_c_ends_a_replay_with_a_line_and_130() -> None:
+    # A shell's background jobs ignore SIGINT, and so would a child of one.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from prefleet_operator.cli import main; main()"
+    )
+    command = [sys.executable, "-c", program, "replay", "bimodal:requests=300000", "--policy", "fcfs"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "the fleet serves" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert told == "interrupted: the replay did not come to its end\n"

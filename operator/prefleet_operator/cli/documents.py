@@ -1,4 +1,7 @@
-"""YAML in and out, and how a command ends that cannot do what was asked: one sentence and exit code 2."""
+"""YAML in and out, and how a command ends that cannot do what was asked: one sentence and exit code 2.
+
+One that was interrupted ends with the code that shells give for SIGINT.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import typer
 import yaml
 
 EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
 _WIDTH = 110
 
 
@@ -44,7 +48,39 @@ def read_yaml(path: Path) -> list[Any]:
         fail(f"{path}: is not YAML: {' '.join(str(error).split())}")
 
 
+def check_place(option: str, path: Path | None) -> None:
+    """End the command now if a file could not be written at the end of it."""
+    if path is None or str(path) == "-":
+        return
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:
+        _cannot_write(path, error)
+    if is_folder:
+        fail(f"{option}: {path} is a folder: give the path of a file")
+    if not path.parent.is_dir():
+        fail(f"{option}: there is no folder {path.parent}: make it, or give another path")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file. Ends the command on a fault."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        _cannot_write(path, error)
+
+
+def _cannot_write(path: Path, error: OSError) -> NoReturn:
+    fail(f"{path}: cannot be written ({error.strerror}): give another path")
+
+
 def fail(sentence: str) -> NoReturn:
     """End the command: the input is at fault."""
     typer.echo(f"error: {sentence}", err=True)
     raise typer.Exit(EXIT_BAD_INPUT)
+
+
+def interrupted() -> NoReturn:
+    """End the command: someone pressed Ctrl-C."""
+    typer.echo("interrupted: the replay did not come to its end", err=True)
+    raise typer.Exit(EXIT_INTERRUPTED)

@@ -7,8 +7,12 @@ anywhere. The first policy named is the one that the others are to be compared w
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,6 +33,9 @@ from prefleet_operator.cli.replay_options import (
     StepTokens,
     TraceArgument,
 )
+
+if TYPE_CHECKING:
+    from prefleet_operator.replay.comparison import Request
 
 AUTO = "auto"
 
@@ -52,43 +59,58 @@ def replay(
     slo_long_wait: LongWait = "8s",
     bound: Annotated[bool, typer.Option(help="The clairvoyant bound beside the policies.")] = True,
     json_file: JsonFile = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report here: one page, to be read.")] = None,
 ) -> None:
     """Replay a trace under several policies and compare what users would have met."""
+    from prefleet_operator.cli.documents import check_place, interrupted
+
+    check_place("--json", json_file)
+    check_place("--html", html_file)
+    try:
+        from prefleet_operator.replay.comparison import Request
+
+        request = Request(
+            trace=trace,
+            policies=policy,
+            threshold=None if threshold == AUTO else threshold,
+            long_max_wait=long_max_wait,
+            aged_share=aged_share,
+            load=load,
+            pods=pods,
+            decode_pods=decode_pods,
+            prefill_only=prefill_only,
+            router=router.kind,
+            engine=engine,
+            step_tokens=step_tokens,
+            prefix_cache=prefix_cache,
+            split_tokens=split,
+            short_ttft=slo_short_ttft,
+            long_wait=slo_long_wait,
+            bound=bound,
+            report=html_file is not None,
+        )
+        _answer(request, json_file, html_file)
+    except KeyboardInterrupt:
+        interrupted()
+
+
+def _answer(request: Request, json_file: Path | None, html_file: Path | None) -> None:
+    """Compare, and tell: on the terminal, or with `json_file` "-" only the figures, and in files."""
     from prefleet_runtime.sim.calibrate import CalibrationError
     from prefleet_runtime.sim.traces import TraceError
     from rich.console import Console
 
-    from prefleet_operator.cli.documents import fail
+    from prefleet_operator.cli.documents import fail, write
     from prefleet_operator.cli.engine_cost import engine_of
-    from prefleet_operator.replay.comparison import Request, compare
+    from prefleet_operator.replay.comparison import compare
     from prefleet_operator.replay.setting import SettingError
     from prefleet_operator.replay.tables import document, print_comparison
 
     only_json = str(json_file) == "-"
     console = Console(stderr=only_json)
     try:
-        comparison = compare(
-            Request(
-                trace=trace,
-                policies=policy,
-                threshold=None if threshold == AUTO else threshold,
-                long_max_wait=long_max_wait,
-                aged_share=aged_share,
-                load=load,
-                pods=pods,
-                decode_pods=decode_pods,
-                prefill_only=prefill_only,
-                router=router.kind,
-                engine=engine_of(engine, partial(console.print, soft_wrap=True, highlight=False, markup=False)),
-                step_tokens=step_tokens,
-                prefix_cache=prefix_cache,
-                split_tokens=split,
-                short_ttft=slo_short_ttft,
-                long_wait=slo_long_wait,
-                bound=bound,
-            ),
-            console,
-        )
+        engine = engine_of(request.engine, partial(console.print, soft_wrap=True, highlight=False, markup=False))
+        comparison = compare(replace(request, engine=engine), console)
     except CalibrationError as error:
         fail(f"--engine: {error}")
     except (TraceError, SettingError, OSError) as error:
@@ -96,8 +118,13 @@ def replay(
     figures = json.dumps(document(comparison), indent=1)
     if only_json:
         typer.echo(figures)
-        return
-    print_comparison(console, comparison)
-    if json_file is not None:
-        json_file.write_text(figures + "\n")
-        console.print(f"written to {json_file}", soft_wrap=True, highlight=False)
+    else:
+        print_comparison(console, comparison)
+    files = {json_file: figures + "\n"} if json_file is not None and not only_json else {}
+    if html_file is not None:
+        from prefleet_operator.replay.report import render_page
+
+        files[html_file] = render_page(comparison, shlex.join(["prefleet", *sys.argv[1:]]))
+    for path, text in files.items():
+        write(path, text)
+        console.print(f"written to {path}", soft_wrap=True, highlight=False)

@@ -7,10 +7,10 @@ there for all policies alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from prefleet_runtime.contract import RuntimePolicy
+from prefleet_runtime.contract import PolicyName, RuntimePolicy
 from prefleet_runtime.sim.replay import Replay
 from prefleet_runtime.sim.replay import replay as run
 from prefleet_runtime.sim.traces import open_trace
@@ -29,13 +29,17 @@ from prefleet_operator.replay.workload import ANY_FLEET, Asked, Workload, prepar
 
 @dataclass(frozen=True)
 class Request(Asked):
-    """What was asked for, as it was written; `threshold` None: to be found."""
+    """What was asked for, as it was written; `threshold` None: to be found.
+
+    `report`: also replay strict short-first, whose long waits a report shows.
+    """
 
     policies: str = "fcfs,srf,hrrn,promote_shortest"
     threshold: str | None = None
     long_max_wait: str = "5s"
     split_tokens: int | None = None
     bound: bool = True
+    report: bool = False
 
 
 def compare(request: Request, console: Console) -> Comparison:
@@ -63,9 +67,22 @@ def compare(request: Request, console: Console) -> Comparison:
         load=workload.load,
         capacity=workload.capacity,
         targets=targets,
+        scheduling=scheduling,
+        shape=workload.shape,
         replays=[],
     )
-    return replace(comparison, replays=list(_replays(comparison, policies, workload, console)))
+    comparison = replace(comparison, replays=list(_replays(comparison, policies, workload, console)))
+    return _with_strict(comparison, workload, console) if request.report else comparison
+
+
+def _with_strict(comparison: Comparison, workload: Workload, console: Console) -> Comparison:
+    """The comparison with strict short-first, replayed unless it is among the policies already."""
+    policy = make_policy(PolicyName.SHORT_REQUEST_FIRST, replace(comparison.scheduling, long_max_wait_s=0.0))
+    for replay in comparison.replays:
+        if replay.policy == policy:
+            return replace(comparison, strict=replay)
+    console.print("once more without promotion, for W_normal:", highlight=False)
+    return replace(comparison, strict=next(_replays(comparison, [policy], workload, console)))
 
 
 def _pinned(threshold: str | None) -> int | None:
@@ -86,7 +103,7 @@ def _learnt_threshold(studied: TraceStudy, console: Console) -> int:
 
 
 def _replays(
-    comparison: Comparison, policies: list[RuntimePolicy | None], workload: Workload, console: Console
+    comparison: Comparison, policies: Sequence[RuntimePolicy | None], workload: Workload, console: Console
 ) -> Iterator[Replay]:
     """One after the other, with a live bar in a terminal and a line each elsewhere."""
     split, targets = comparison.split_tokens, comparison.targets

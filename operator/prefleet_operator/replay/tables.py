@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prefleet_runtime.sim.fleet import FleetShape
 from prefleet_runtime.sim.replay import LaneFigures, Replay, Targets
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from prefleet_operator.replay.setting import Scheduling
 from prefleet_operator.replay.study import TraceStudy
 
 BOUND = "clairvoyant bound"
@@ -22,7 +24,8 @@ QUANTILES = (0.5, 0.95, 0.99)
 class Comparison:
     """Replays of one trace, the first being the one that others are compared with.
 
-    `split_tokens` divides the lanes of the figures; `load` is the part of the fleet's capacity that arrived.
+    `split_tokens` divides the lanes of the figures; `load` is the part of the fleet's capacity that arrived. `strict`:
+    strict short-first, without promotion, for a report; the same object as in `replays` if that was asked for anyway.
     """
 
     trace: str
@@ -32,7 +35,10 @@ class Comparison:
     load: float
     capacity: float
     targets: Targets
+    scheduling: Scheduling
+    shape: FleetShape
     replays: Sequence[Replay]
+    strict: Replay | None = None
 
 
 def name_of(replay: Replay) -> str:
@@ -40,7 +46,16 @@ def name_of(replay: Replay) -> str:
     return BOUND if replay.policy is None else str(replay.policy.policy)
 
 
-def print_comparison(console: Console, comparison: Comparison) -> None:
+@dataclass(frozen=True)
+class Grid:
+    """A table as text: a row for each replay, which begins with the policy's name. Headings may have several lines."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def grids(comparison: Comparison) -> list[Grid]:
     """A table for each lane, and one of what was served."""
     split = f"{comparison.split_tokens:,} prompt tokens"
     targets = comparison.targets
@@ -48,9 +63,16 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         f"short requests, at most {split}", lambda replay: replay.short, f"TTFT\n<= {targets.short_ttft_s:g} s"
     )
     long = _Lane(f"long requests, above {split}", lambda replay: replay.long, f"wait\n<= {targets.long_wait_s:g} s")
-    for lane in (short, long):
-        console.print(_lane_table(lane, comparison.replays))
-    console.print(_service_table(comparison.replays))
+    return [*(_lane_grid(lane, comparison.replays) for lane in (short, long)), _service_grid(comparison.replays)]
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """All tables."""
+    for grid in grids(comparison):
+        table = new_table(grid.title, grid.headings)
+        for row in grid.rows:
+            table.add_row(*row)
+        console.print(table)
 
 
 @dataclass(frozen=True)
@@ -60,25 +82,26 @@ class _Lane:
     promise: str
 
 
-def _lane_table(lane: _Lane, replays: Sequence[Replay]) -> Table:
+def _lane_grid(lane: _Lane, replays: Sequence[Replay]) -> Grid:
     headings = [f"TTFT\nP{_percent(q)}" for q in QUANTILES] + ["wait\nP95", "wait\nmax", lane.promise]
-    table = new_table(lane.title, headings)
+    rows = []
     for replay in replays:
         figures = lane.of(replay)
         cells = [seconds(figures.ttft.quantile(q)) for q in QUANTILES]
         cells += [seconds(figures.wait.quantile(0.95)), seconds(_greatest(figures)), share(figures.attainment)]
-        table.add_row(name_of(replay), *cells)
-    return table
+        rows.append((name_of(replay), *cells))
+    return Grid(lane.title, tuple(headings), tuple(rows))
 
 
-def _service_table(replays: Sequence[Replay]) -> Table:
-    table = new_table("all", ["answered", "tokens/s", "promotions", "degradations", "preemptions", "cached"])
+def _service_grid(replays: Sequence[Replay]) -> Grid:
+    headings = ("answered", "tokens/s", "promotions", "degradations", "preemptions", "cached")
+    rows = []
     for replay in replays:
         counts = [replay.requests, round(replay.tokens_per_s), replay.promotions, replay.degradations]
         cached = replay.cached_tokens / replay.prompt_tokens if replay.prompt_tokens else math.nan
         cells = [f"{count:,}" for count in (*counts, replay.preemptions)]
-        table.add_row(name_of(replay), *cells, share(cached))
-    return table
+        rows.append((name_of(replay), *cells, share(cached)))
+    return Grid("all", headings, tuple(rows))
 
 
 def new_table(title: str, headings: Sequence[str], first: str = "policy") -> Table:
