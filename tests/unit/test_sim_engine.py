@@ -359,3 +359,20 @@ def test_nothing_is_lost_on_random_histories(
         finished = request.state is RequestState.FINISHED
         assert finished or request.state is RequestState.ABORTED
         assert not finished or w.tokens[name] == request.max_tokens
+
+
+def test_a_chunk_that_does_not_fit_whole_is_passed_over_and_not_shrunk() -> None:
+    """1,000 tokens a step in chunks of 400: two whole ones, and of the 200 left a prompt of 150 that fits."""
+    queue = PlainQueue(make_queue(RuntimePolicy(generation=1)))
+    engine = Engine(DEFAULT_PROFILE, Limits(max_num_batched_tokens=1000, whole_chunks=400), queue)
+    for name, tokens in (("a", 900), ("b", 900), ("c", 900), ("d", 150)):
+        engine.submit(SimRequest(name, tokens, 1, 0.0))
+    plan = engine.schedule(0.0)
+    assert plan is not None
+    assert {request.request_id: tokens for request, tokens in plan.items} == {"a": 400, "b": 400, "d": 150}
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 5000])
+def test_whole_chunks_fit_into_a_step(tokens: int) -> None:
+    with pytest.raises(ValueError, match="whole_chunks"):
+        Limits(max_num_batched_tokens=1000, whole_chunks=tokens)

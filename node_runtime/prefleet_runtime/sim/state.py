@@ -142,9 +142,9 @@ class StepPlan:
     prefill tokens that this sets in motion, and `dispatches` what the queue says of those; `budget`: tokens that are
     left; `limits`: how they are to be shared.
 
-    `whole_chunks` is LightLLM's batching rule (`_get_classed_reqs` of its base_backend.py): a prefill gets a chunk of
-    so many tokens or what is left of it, and where that does not fit whole in what is left of the step it is passed
-    over, never shrunk. Decodes go first and take nothing of the budget.
+    `whole_chunks` is LightLLM's batching rule, as it is described: a prefill gets a chunk of so many tokens or what is
+    left of it, and where that does not fit whole in what is left of the step it is passed over, never shrunk. Decodes
+    go first and take nothing of the budget.
     """
 
     budget: int

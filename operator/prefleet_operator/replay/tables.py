@@ -94,7 +94,7 @@ def _lane_grid(lane: _Lane, replays: Sequence[Replay]) -> Grid:
 
 
 def _service_grid(replays: Sequence[Replay]) -> Grid:
-    headings = ("answered", "tokens/s", "promotions", "degradations", "preemptions", "cached")
+    headings = ("served", "tokens/s", "promoted", "degraded", "preempted", "cached")
     rows = []
     for replay in replays:
         counts = [replay.requests, round(replay.tokens_per_s), replay.promotions, replay.degradations]
