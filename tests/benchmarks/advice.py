@@ -18,7 +18,6 @@ Run by `make bench-advice`; figures go to build/bench/advice.json.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -33,6 +32,8 @@ from prefleet_operator.replay.workload import prepare
 from prefleet_runtime.sim.traces import Trace, TraceRequest, open_trace
 from prefleet_runtime.sim.traces.transforms import first_half, second_half
 from rich.console import Console
+
+from tests.benchmarks.console import write
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 NAMES = ("AzureLLMInferenceTrace_conv_2023.csv", "mooncake_conversation_trace.jsonl")
@@ -172,8 +173,7 @@ def main() -> int:
             judgements.append(done.result())
             report(judgements[-1])
     judgements.sort(key=lambda judgement: (judgement.trace, judgement.load))
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps([asdict(each) for each in judgements], indent=1) + "\n")
+    write(OUTPUT, [asdict(each) for each in judgements])
     print(f"written to {OUTPUT}")
     return 0 if all(met for each in judgements for _, met in each.bars) else 1
 

@@ -15,7 +15,6 @@ Left out: whatever surrounds the engine (HTTP, detokenization), which is in the 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -30,14 +29,14 @@ from prefleet_runtime.sim.cost_model import StepCost
 from prefleet_runtime.sim.state import Limits
 
 from tests.benchmarks.bars import Bar
-from tests.benchmarks.console import show_bars
+from tests.benchmarks.console import show_bars, write
 from tests.benchmarks.policies.cases import CANDIDATE, CONTENDERS, FCFS, NODES, Job, burst, sustained
 from tests.benchmarks.policies.client import serve
-from tests.benchmarks.policies.figures import quantile
 from tests.benchmarks.policies.fleet import BUDGET, Fleet, started
 from tests.benchmarks.policies.rows import Pair, Run
 from tests.benchmarks.policies.simulated import STOCK, Served, shape_of, simulate
 from tests.benchmarks.policies.wall import COSTS, Bench, Case
+from tests.support.demo.workload import quantile
 from tests.support.vllm_env import ensure_vllm_env
 
 LOADS = {"60%": 0.6, "80%": 0.8}
@@ -87,8 +86,7 @@ def main() -> None:
         "rows": [asdict(row) | {"apart": row.apart} for row in rows],
         "bars": [asdict(bar) for bar in verdicts],
     }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(document, indent=1) + "\n")
+    write(options.output, document)
     print(f"written to {options.output}")
 
 

@@ -1,9 +1,12 @@
-"""What the benchmarks that run in one process say to whoever watches them."""
+"""What benchmarks say to whoever watches them, and how they write their figures."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from tests.benchmarks.bars import Bar
 
@@ -18,3 +21,9 @@ def show_bars(verdicts: Iterable[Bar]) -> None:
     print("\nthe bars")
     for bar in verdicts:
         print(f"  {'met   ' if bar.met else 'MISSED'}  {bar.claim}: {bar.figure}")
+
+
+def write(path: Path, document: Any) -> None:
+    """The figures as JSON; the folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import platform
 from collections import defaultdict
@@ -27,7 +26,7 @@ from statistics import median
 from prefleet_runtime.contract import PolicyName
 
 from tests.benchmarks.bars import Bar, bars
-from tests.benchmarks.console import show_bars, tell
+from tests.benchmarks.console import show_bars, tell, write
 from tests.benchmarks.lengths import realistic_lengths
 from tests.benchmarks.measure import STEP_TOKENS, empty_call_ns, measure
 from tests.benchmarks.rare import Rare, rare_costs
@@ -72,7 +71,7 @@ def main() -> None:
     show(competitors, figures)
     show_rare(rare)
     show_bars(verdicts)
-    write(options.output, figures, rare, verdicts, source)
+    write_figures(options.output, figures, rare, verdicts, source)
     print(f"\nwritten to {options.output}")
 
 
@@ -133,8 +132,7 @@ def show_rare(rare: list[Rare]) -> None:
         )
 
 
-def write(path: Path, figures: Figures, rare: list[Rare], verdicts: list[Bar], source: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_figures(path: Path, figures: Figures, rare: list[Rare], verdicts: list[Bar], source: str) -> None:
     rows = [asdict(Row(*key, *map(round, times))) for key, times in sorted(figures.items())]
     document = {
         "command": "make bench-queueing",
@@ -145,7 +143,7 @@ def write(path: Path, figures: Figures, rare: list[Rare], verdicts: list[Bar], s
         "rare": [asdict(each) for each in rare],
         "bars": [asdict(bar) for bar in verdicts],
     }
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    write(path, document)
 
 
 if __name__ == "__main__":

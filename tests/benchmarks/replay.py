@@ -35,7 +35,7 @@ from prefleet_runtime.sim.traces import Trace, TraceRequest, open_trace
 from prefleet_runtime.sim.traces.transforms import prefill_only, repeated, stretched
 
 from tests.benchmarks.bars import Bar
-from tests.benchmarks.console import show_bars, tell
+from tests.benchmarks.console import show_bars, tell, write
 from tests.benchmarks.lengths import TRACES
 
 AZURE = TRACES / "AzureLLMInferenceTrace_conv_2023.csv"
@@ -97,7 +97,7 @@ def main() -> None:
     verdicts = list(bars(rows))
     show(rows)
     show_bars(verdicts)
-    write(options.output, rows, verdicts, source)
+    write_figures(options.output, rows, verdicts, source)
     print(f"\nwritten to {options.output}")
 
 
@@ -203,8 +203,7 @@ def show(rows: Iterable[Row]) -> None:
         print(f"{row.fleet:34}" + "".join(f"{cell:>13}" for cell in cells))
 
 
-def write(path: Path, rows: Iterable[Row], verdicts: Iterable[Bar], source: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_figures(path: Path, rows: Iterable[Row], verdicts: Iterable[Bar], source: str) -> None:
     document = {
         "command": "make bench-replay",
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
@@ -213,7 +212,7 @@ def write(path: Path, rows: Iterable[Row], verdicts: Iterable[Bar], source: str)
         "rows": [asdict(row) for row in rows],
         "bars": [asdict(bar) for bar in verdicts],
     }
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    write(path, document)
 
 
 if __name__ == "__main__":

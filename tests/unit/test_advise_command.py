@@ -139,3 +139,20 @@ def test_figures_are_written_beside_the_table(tmp_path: Path):
     result = run(*QUICK, "--json", str(file))
     assert result.exit_code == 0
     assert json.loads(file.read_text())["trace"]["requests"] == 600
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_replayed(tmp_path: Path) -> None:
+    result = run(MIX, "--json", str(tmp_path / "nowhere" / "advice.json"))
+    assert result.exit_code == 2
+    assert "there is no folder" in result.output
+    assert "requests over" not in result.output
+
+
+def test_an_interrupt_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("prefleet_operator.replay.advice.advise", interrupt)
+    result = run(MIX)
+    assert result.exit_code == 130
+    assert result.output == "interrupted: the replay did not come to its end\n"

@@ -22,7 +22,8 @@ from tests.benchmarks.policies.cases import (
     burst,
     sustained,
 )
-from tests.benchmarks.policies.figures import Outcome, figures_of, quantile
+from tests.benchmarks.policies.figures import Outcome, figures_of
+from tests.support.demo.workload import quantile
 
 SHORT, LONG = 64, 4000
 

@@ -11,10 +11,10 @@ from prefleet_runtime.sim.cost_model import (
     VIDUR_CHUNK_TOKENS,
     VIDUR_LAYER_S,
     StepCost,
-    attention_pairs,
     parse_profile,
 )
 from prefleet_runtime.sim.hardware import A100_80GB_SXM, LLAMA_2_7B, LLAMA_3_1_8B, QWEN_2_5_7B, Transformer
+from prefleet_runtime.stage import chunk_pairs
 
 COST = DEFAULT_PROFILE.cost
 
@@ -38,7 +38,7 @@ def test_a_lone_request_decodes_as_fast_as_was_measured(preset: str, measured_to
 
 def test_an_h100_prefills_about_three_times_as_fast_as_an_a100() -> None:
     a100, h100 = (
-        PRESETS[name].cost.step_s(4096, 0, attention_pairs(0, 4096))
+        PRESETS[name].cost.step_s(4096, 0, chunk_pairs(0, 4096))
         for name in ("llama-3.1-8b-a100-80gb-sxm", "llama-3.1-8b-h100-80gb-sxm")
     )
     assert 2.5 < a100 / h100 < 3.5
@@ -75,14 +75,14 @@ def test_a_decode_batch_stays_in_the_range_of_real_engines() -> None:
 
 def test_a_6000_token_prompt_prefills_at_about_12000_tokens_a_second() -> None:
     sizes = [(0, 2048), (2048, 2048), (4096, 1904)]
-    seconds = sum(COST.step_s(chunk, 0, attention_pairs(done, chunk)) for done, chunk in sizes)
+    seconds = sum(COST.step_s(chunk, 0, chunk_pairs(done, chunk)) for done, chunk in sizes)
     assert 11_000 < 6000 / seconds < 14_000
 
 
 def test_chunking_looks_at_the_same_pairs_as_the_whole() -> None:
-    whole = attention_pairs(0, 1000)
+    whole = chunk_pairs(0, 1000)
     assert whole == 1000 * 1001 / 2
-    assert attention_pairs(0, 300) + attention_pairs(300, 700) == whole
+    assert chunk_pairs(0, 300) + chunk_pairs(300, 700) == whole
 
 
 def test_the_cache_holds_about_400000_tokens() -> None:

@@ -183,6 +183,16 @@ class PolicyQueue(ABC, Generic[T]):
         A lane that the policy does not have holds nothing.
         """
 
+    def ready_for(self, seats: int) -> tuple[int, int, int]:
+        """Shorts that `seats` have place for, their lengths in tokens (their share of all shorts'), and ready others.
+
+        Where a policy has no threshold all that is not immediate counts as short.
+        """
+        shorts, tokens = self.ready(Lane.SHORT, Lane.ALL)
+        others, _ = self.ready(Lane.LONG, Lane.IMMEDIATE)
+        seated = min(shorts, seats)
+        return seated, tokens * seated // max(1, shorts), others
+
     @abstractmethod
     def limit_longs(self, count: int | None) -> None:
         """Until the next `begin_step` offer at most `count` waiting longs; None lifts the limit.

@@ -3,7 +3,8 @@
     step = fixed + prefill_tokens * per_prefill_token + decode_tokens * per_decode_token
          + attention_pairs * per_attention_pair + decode_context * per_decode_context_token
 
-`attention_pairs` is the number of (query, key) pairs that the prefill chunks of the step look at, so a late
+`attention_pairs` is the number of (query, key) pairs that the prefill chunks of the step look at
+(`stage.chunk_pairs`), so a late
 chunk of a long prompt costs more than its first; `decode_context` is the number of KV entries that the
 decodes of the step read. The first four numbers are the usual ones; the fifth is there because prefill
 attention is bound by compute and decode attention by memory, which differ by a factor of 25.
@@ -66,11 +67,6 @@ class StepCost:
 
 
 _FIELDS = tuple(f.name for f in fields(StepCost))
-
-
-def attention_pairs(computed: int, chunk: int) -> float:
-    """(query, key) pairs of a causal prefill chunk that follows `computed` tokens of the same prompt."""
-    return chunk * computed + chunk * (chunk + 1) / 2
 
 
 @dataclass(frozen=True, slots=True)

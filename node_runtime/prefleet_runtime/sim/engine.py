@@ -271,18 +271,16 @@ class Engine:
         queue = self.waiting.queue
         seats = self.limits.max_num_seqs - len(self.running)
         admits = seats > 0 and bool(queue) and self.kv.fits(queue.peek())
-        shorts, tokens = queue.ready(Lane.SHORT, Lane.ALL) if admits else (0, 0)
-        longs, _ = queue.ready(Lane.LONG, Lane.IMMEDIATE) if admits else (0, 0)
-        seated = min(shorts, seats)
+        shorts, tokens, others = queue.ready_for(seats) if admits else (0, 0, 0)
         return StepView(
             budget=self.limits.max_num_batched_tokens,
             decodes=decodes,
             decode_tokens=decodes,
             decode_context=context,
             prefills=prefills,
-            waiting_shorts=seated,
-            waiting_short_tokens=tokens * seated // max(1, shorts),
-            waiting_longs=longs,
+            waiting_shorts=shorts,
+            waiting_short_tokens=tokens,
+            waiting_longs=others,
         )
 
     def _resume_loaded(self, plan: StepPlan, now: float) -> None:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from prefleet_runtime.queueing.base import Dispatch, RequestFacts
-from prefleet_runtime.sim.cost_model import attention_pairs
-from prefleet_runtime.stage import UNLIMITED, StepBudget, StepWork
+from prefleet_runtime.stage import UNLIMITED, StepBudget, StepWork, chunk_pairs
 
 BLOCK_TOKENS = 16
 """KV entries per block: vLLM's default."""
@@ -200,7 +199,7 @@ class StepPlan:
             self.budget -= tokens
         if prefills:
             self.prefill_tokens += tokens
-            self.pairs += attention_pairs(request.computed, tokens)
+            self.pairs += chunk_pairs(request.computed, tokens)
         else:
             self.decode_tokens += tokens
             self.decode_context += request.computed

@@ -124,10 +124,8 @@ class StepBudgets:
         seats = slots - len(scheduler.running) - scheduler.num_waiting_for_streaming_input
         if seats <= 0 or not self._head_fits():
             return 0, 0, 0
-        shorts, tokens = queue.ready(Lane.SHORT, Lane.ALL)
-        others, _ = queue.ready(Lane.LONG, Lane.IMMEDIATE)
-        seated = min(shorts, seats)
-        return seated, tokens * seated // max(1, shorts) + self._draft_slots * seated, others
+        shorts, tokens, others = queue.ready_for(seats)
+        return shorts, tokens + self._draft_slots * shorts, others
 
     def _ready_aside(self) -> int:
         """Requests aside from the queue that go before it: segments of sessions, which hold KV blocks already."""

@@ -5,9 +5,9 @@ Its last lines are YAML to put into a PrefillPolicy. With `--json -` there is on
 
 from __future__ import annotations
 
-import json
-from functools import partial
-from typing import Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,6 +28,17 @@ from prefleet_operator.cli.replay_options import (
     StepTokens,
     TraceArgument,
 )
+from prefleet_operator.cli.replaying import (
+    as_text,
+    faults_told,
+    interruptible,
+    is_only_figures,
+    put_figures,
+    settled_engine,
+)
+
+if TYPE_CHECKING:
+    from prefleet_operator.replay.advice import AdviceRequest
 
 
 def advise(
@@ -48,20 +59,12 @@ def advise(
     json_file: JsonFile = None,
 ) -> None:
     """Tell which threshold and longMaxWait the tuner would set for a trace, why, and what else it could have been."""
-    from prefleet_runtime.sim.calibrate import CalibrationError
-    from prefleet_runtime.sim.traces import TraceError, open_trace
-    from rich.console import Console
+    from prefleet_operator.cli.documents import check_place
 
-    from prefleet_operator.cli.documents import fail, to_yaml
-    from prefleet_operator.cli.engine_cost import engine_of
-    from prefleet_operator.replay.advice import AdviceRequest
-    from prefleet_operator.replay.advice import advise as find
-    from prefleet_operator.replay.advice_tables import document, print_advice
-    from prefleet_operator.replay.setting import SettingError
+    check_place("--json", json_file)
+    with interruptible():
+        from prefleet_operator.replay.advice import AdviceRequest
 
-    only_json = str(json_file) == "-"
-    console = Console(stderr=only_json)
-    try:
         asked = AdviceRequest(
             trace=trace,
             aged_share=aged_share,
@@ -70,7 +73,7 @@ def advise(
             decode_pods=decode_pods,
             prefill_only=prefill_only,
             router=router.kind,
-            engine=engine_of(engine, partial(console.print, soft_wrap=True, highlight=False, markup=False)),
+            engine=engine,
             step_tokens=step_tokens,
             prefix_cache=prefix_cache,
             short_ttft=slo_short_ttft,
@@ -78,17 +81,24 @@ def advise(
             bias=bias,
             split_tokens=split,
         )
-        advice = find(asked, open_trace(trace), console)
-    except CalibrationError as error:
-        fail(f"--engine: {error}")
-    except (TraceError, SettingError, OSError) as error:
-        fail(str(error))
-    figures = json.dumps(document(advice), indent=1)
-    if only_json:
-        typer.echo(figures)
-        return
-    print_advice(console, advice)
-    typer.echo(to_yaml([advice.scheduling]), nl=False)
-    if json_file is not None:
-        json_file.write_text(figures + "\n")
-        console.print(f"written to {json_file}", soft_wrap=True, highlight=False)
+        _answer(asked, json_file)
+
+
+def _answer(asked: AdviceRequest, json_file: Path | None) -> None:
+    """Advise, and tell: on the terminal, or with `json_file` "-" only the figures, and in a file."""
+    from prefleet_runtime.sim.traces import open_trace
+    from rich.console import Console
+
+    from prefleet_operator.cli.documents import to_yaml
+    from prefleet_operator.replay.advice import advise as find
+    from prefleet_operator.replay.advice_tables import document, print_advice
+
+    only_figures = is_only_figures(json_file)
+    console = Console(stderr=only_figures)
+    with faults_told():
+        settled = replace(asked, engine=settled_engine(asked.engine, console))
+        advice = find(settled, open_trace(asked.trace), console)
+    if not only_figures:
+        print_advice(console, advice)
+        typer.echo(to_yaml([advice.scheduling]), nl=False)
+    put_figures(json_file, as_text(document(advice)), console)

@@ -6,11 +6,9 @@ anywhere. The first policy named is the one that the others are to be compared w
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +30,15 @@ from prefleet_operator.cli.replay_options import (
     ShortTTFT,
     StepTokens,
     TraceArgument,
+)
+from prefleet_operator.cli.replaying import (
+    as_text,
+    faults_told,
+    interruptible,
+    is_only_figures,
+    put_figures,
+    settled_engine,
+    write_told,
 )
 
 if TYPE_CHECKING:
@@ -62,11 +69,11 @@ def replay(
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report here: one page, to be read.")] = None,
 ) -> None:
     """Replay a trace under several policies and compare what users would have met."""
-    from prefleet_operator.cli.documents import check_place, interrupted
+    from prefleet_operator.cli.documents import check_place
 
     check_place("--json", json_file)
     check_place("--html", html_file)
-    try:
+    with interruptible():
         from prefleet_operator.replay.comparison import Request
 
         request = Request(
@@ -90,41 +97,26 @@ def replay(
             report=html_file is not None,
         )
         _answer(request, json_file, html_file)
-    except KeyboardInterrupt:
-        interrupted()
 
 
 def _answer(request: Request, json_file: Path | None, html_file: Path | None) -> None:
     """Compare, and tell: on the terminal, or with `json_file` "-" only the figures, and in files."""
-    from prefleet_runtime.sim.calibrate import CalibrationError
-    from prefleet_runtime.sim.traces import TraceError
     from rich.console import Console
 
-    from prefleet_operator.cli.documents import fail, write
-    from prefleet_operator.cli.engine_cost import engine_of
     from prefleet_operator.replay.comparison import compare
-    from prefleet_operator.replay.setting import SettingError
     from prefleet_operator.replay.tables import document, print_comparison
 
-    only_json = str(json_file) == "-"
-    console = Console(stderr=only_json)
-    try:
-        engine = engine_of(request.engine, partial(console.print, soft_wrap=True, highlight=False, markup=False))
-        comparison = compare(replace(request, engine=engine), console)
-    except CalibrationError as error:
-        fail(f"--engine: {error}")
-    except (TraceError, SettingError, OSError) as error:
-        fail(str(error))
-    figures = json.dumps(document(comparison), indent=1)
-    if only_json:
-        typer.echo(figures)
-    else:
+    only_figures = is_only_figures(json_file)
+    console = Console(stderr=only_figures)
+    with faults_told():
+        comparison = compare(replace(request, engine=settled_engine(request.engine, console)), console)
+    if not only_figures:
         print_comparison(console, comparison)
-    files = {json_file: figures + "\n"} if json_file is not None and not only_json else {}
+    page = None
     if html_file is not None:
         from prefleet_operator.replay.report import render_page
 
-        files[html_file] = render_page(comparison, shlex.join(["prefleet", *sys.argv[1:]]))
-    for path, text in files.items():
-        write(path, text)
-        console.print(f"written to {path}", soft_wrap=True, highlight=False)
+        page = render_page(comparison, shlex.join(["prefleet", *sys.argv[1:]]))
+    put_figures(json_file, as_text(document(comparison)), console)
+    if html_file is not None and page is not None:
+        write_told(html_file, page, console)

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prefleet_runtime.contract import PolicyName, RuntimePolicy
+from prefleet_runtime.contract import DEFAULT_AGED_SHARE, PolicyName, RuntimePolicy
 from prefleet_runtime.sim.replay import Replay, Targets
 from prefleet_runtime.sim.replay import replay as run
 from prefleet_runtime.sim.sketch import Sketch
@@ -65,7 +65,7 @@ class Setting:
     aged_share: float
 
 
-FCFS = Setting(0, 0.0, 0.25)
+FCFS = Setting(0, 0.0, DEFAULT_AGED_SHARE)
 
 
 def short_first(threshold: int, long_max_wait_s: float, aged_share: float) -> Setting:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from prefleet_runtime.contract import PolicyName, RuntimePolicy
+from prefleet_runtime.contract import DEFAULT_AGED_SHARE, PolicyName, RuntimePolicy
 from prefleet_runtime.sim.fleet import FleetShape
 from prefleet_runtime.sim.replay import replay
 
@@ -30,7 +30,7 @@ class Scheduling:
 
     threshold: int
     long_max_wait_s: float = 0.0
-    aged_share: float = 0.25
+    aged_share: float = DEFAULT_AGED_SHARE
     long_chunk: str = "yield"
 
 
@@ -69,5 +69,5 @@ def capacity(trace: TraceStudy, shape: FleetShape) -> float:
     waiting = [replace(request, at_s=0.0) for request in trace.sample]
     everything = replay(waiting, shape, RuntimePolicy(generation=1), split_tokens=1)
     if not everything.requests:
-        raise SettingError("no request of the trace fits into a pod's KV cache: give --kv-cache-tokens a larger number")
+        raise SettingError("no request of the trace fits into a pod's KV cache: give an --engine whose pods hold more")
     return everything.requests / everything.lasted_s

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from prefleet_runtime.sim.cost_model import parse_profile
+from prefleet_runtime.contract import DEFAULT_AGED_SHARE
+from prefleet_runtime.sim.cost_model import DEFAULT_PROFILE, parse_profile
 from prefleet_runtime.sim.fleet import FleetShape
 from prefleet_runtime.sim.replay import Targets
 from prefleet_runtime.sim.router import RouterKind
-from prefleet_runtime.sim.state import BLOCK_TOKENS, Limits
+from prefleet_runtime.sim.state import BLOCK_TOKENS, DEFAULT_MAX_NUM_BATCHED_TOKENS, Limits
 from prefleet_runtime.sim.traces import Trace, TraceRequest
 from prefleet_runtime.sim.traces.transforms import prefill_only, stretched
 from rich.console import Console
@@ -33,14 +34,14 @@ class Asked:
     """What was asked for, as it was written; `load` None: as the trace was recorded."""
 
     trace: str
-    aged_share: float = 0.25
+    aged_share: float = DEFAULT_AGED_SHARE
     load: float | None = None
     pods: int = 1
     decode_pods: int = 0
     prefill_only: bool = False
     router: str = RouterKind.ROUND_ROBIN
-    engine: str = "llama-3.1-8b-a100-80gb-sxm"
-    step_tokens: int = 2048
+    engine: str = DEFAULT_PROFILE.name
+    step_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
     prefix_cache: bool = True
     short_ttft: str = "500ms"
     long_wait: str = "8s"

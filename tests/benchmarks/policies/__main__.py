@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.benchmarks.bars import Bar
+from tests.benchmarks.console import show_bars, write
 from tests.benchmarks.policies.bars import bars
 from tests.benchmarks.policies.cases import CONTENDERS, FCFS, LOADS, NODES
 from tests.benchmarks.policies.picture import draw
@@ -50,8 +50,9 @@ def main() -> None:
     rows = [Row(**row) for row in document["rows"]]
     verdicts = bars(rows)
     print_tables(console, rows)
-    _show_bars(console, verdicts)
-    _write(options.output, document | {"bars": [asdict(bar) for bar in verdicts]})
+    show_bars(verdicts)
+    console.print(f"{sum(bar.met for bar in verdicts)} of {len(verdicts)} are met", highlight=False)
+    write(options.output, document | {"bars": [asdict(bar) for bar in verdicts]})
     draw(rows, options.output.with_suffix(".png"))
     console.print(f"\nwritten to {options.output} and {options.output.with_suffix('.png').name}", soft_wrap=True)
 
@@ -82,7 +83,7 @@ def _measured(console: Console, options: argparse.Namespace) -> dict[str, Any]:
         virtual = VirtualPlan(**common, costs=options.costs, seeds=options.seeds, requests=options.requests)
         runs += _virtual(console, python, virtual, options.workers)
         plans[VIRTUAL] = asdict(virtual)
-        _write(options.output, _document(plans, runs))
+        write(options.output, _document(plans, runs))
     if options.half != VIRTUAL:
         wall = WallPlan(**common, pairs=options.pairs, requests=options.wall_requests)
         runs += _wall(console, python, wall)
@@ -122,19 +123,6 @@ def _joined(files: Sequence[Path]) -> dict[str, Any]:
     wall = [run for document in documents for run in document["wall_runs"]]
     joined: dict[str, Any] = documents[-1] | {"plans": plans, "rows": list(rows.values()), "wall_runs": wall}
     return joined
-
-
-def _show_bars(console: Console, verdicts: Sequence[Bar]) -> None:
-    console.print("\nthe bars")
-    for bar in verdicts:
-        verdict = "met   " if bar.met else "MISSED"
-        console.print(f"  {verdict}  {bar.claim}: {bar.figure}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{sum(bar.met for bar in verdicts)} of {len(verdicts)} are met", highlight=False)
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

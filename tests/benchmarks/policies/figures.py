@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.benchmarks.policies.cases import Job
+from tests.support.demo.workload import quantile
 
 Figures = dict[str, float]
 """By metric; what a run cannot show is left out (one token has no gap)."""
@@ -39,12 +40,6 @@ class Outcome:
     @property
     def gaps_s(self) -> Iterable[float]:
         return (later - earlier for earlier, later in pairwise(self.tokens_s))
-
-
-def quantile(values: Iterable[float], q: float) -> float:
-    """The value at rank ceil(q n); NaN of nothing."""
-    ranked = sorted(values)
-    return ranked[max(0, math.ceil(q * len(ranked)) - 1)] if ranked else math.nan
 
 
 def figures_of(outcomes: Sequence[Outcome]) -> Figures:

@@ -27,9 +27,9 @@ from prefleet_runtime.sim.fleet import FleetShape
 from prefleet_runtime.sim.state import Limits
 
 from tests.benchmarks.policies.cases import CONTENDERS, FCFS, LOADS, SUSTAINED, Contender, Job, burst, sustained
-from tests.benchmarks.policies.figures import quantile
 from tests.benchmarks.policies.simulated import STOCK, Served, shape_of, simulate
 from tests.benchmarks.policies.virtual import COSTS, Costs, VirtualEngine
+from tests.support.demo.workload import quantile
 from tests.vllm.inproc.engine import BLOCK
 
 OUTPUT_TOKENS = {"mixed": 32, "prefill": 1}

@@ -155,7 +155,7 @@ def draw(chart: Chart) -> Drawing:
     for panel, frame in zip(chart.panels, frames, strict=True):
         shapes += _names(chart, panel, frame)
     base = frames[-1].bottom
-    shapes += _x_axis(chart.x, frames[-1])
+    shapes += _x_axis(chart, frames[-1])
     key = list(_key(chart.panels[0].curves, base + 3.4 * ROW)) if len(chart.panels) == 1 else []
     bottom = max((shape.y for shape in key if isinstance(shape, Text)), default=base + 2.2 * ROW)
     return Drawing(WIDTH, math.ceil(bottom + 8), [*shapes, *key])
@@ -232,12 +232,12 @@ def _label_text(curve: Curve, label: Label) -> Text:
     return Text(label.corner[0], label.box.bottom - 3, anchor, curve.name, f"named {curve.style}")
 
 
-def _x_axis(axis: Axis, frame: Rectangle) -> Iterator[Shape]:
-    for value in axis.scale.ticks(X_TICKS):
-        x = frame.left + axis.scale.place(value) * (frame.right - frame.left)
+def _x_axis(chart: Chart, frame: Rectangle) -> Iterator[Shape]:
+    for value in chart.x.scale.ticks(X_TICKS):
+        x = _x(chart, frame, value)
         yield Line(x, frame.bottom, x, frame.bottom + 4, "axis")
-        yield Text(x, frame.bottom + ROW, "middle", axis.tell(value))
-    yield Text((frame.left + frame.right) / 2, frame.bottom + 2.1 * ROW, "middle", axis.label)
+        yield Text(x, frame.bottom + ROW, "middle", chart.x.tell(value))
+    yield Text((frame.left + frame.right) / 2, frame.bottom + 2.1 * ROW, "middle", chart.x.label)
 
 
 def _key(curves: Sequence[Curve], top: float) -> Iterator[Shape]:
