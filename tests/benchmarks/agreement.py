@@ -68,8 +68,8 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.benchmarks.agreement", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--requests", type=int, default=100, help="of each load")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--requests", type=int, default=120, help="of each load")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args()
     python = ensure_vllm_env(lambda line: print(line, file=sys.stderr, flush=True))

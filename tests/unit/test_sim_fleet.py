@@ -77,6 +77,16 @@ def test_every_request_is_answered_once_and_time_goes_forward(
     check_idle(fleet.prefill + fleet.decode)
 
 
+def test_kv_that_a_decode_pod_has_fetched_wakes_the_pod_that_waits_for_it() -> None:
+    log = Log()
+    limits = Limits(kv_cache_tokens=3_000, kv_lease_s=1000.0)
+    fleet = VirtualFleet(FleetShape(1, 1, limits=limits), FCFS, log)
+    ended = fleet.run(SimRequest(str(number), 2_000, 5, 0.0) for number in range(3))
+    assert set(log.answers) == {"0", "1", "2"}
+    assert log.times[-1] == ended < 10, "a request waited for a lease to end"
+    check_idle(fleet.prefill + fleet.decode)
+
+
 def test_one_pod_is_the_engine_driven_by_hand() -> None:
     log = Log()
     VirtualFleet(FleetShape(), SHORT_FIRST, log).run(mix(300, rate=12.0))

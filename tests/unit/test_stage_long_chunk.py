@@ -13,12 +13,15 @@ from prefleet_runtime.stage import UNLIMITED, Arbiter, Prefill, StepBudget, Step
 BUDGET = 1000
 
 
-def long(tokens: int) -> Prefill:
-    return Prefill(tokens, long=True)
+Started = tuple[str, Prefill]
 
 
-def short(tokens: int) -> Prefill:
-    return Prefill(tokens)
+def long(tokens: int) -> Started:
+    return "long", Prefill(tokens)
+
+
+def short(tokens: int) -> Started:
+    return "short", Prefill(tokens)
 
 
 def arbiter(long_chunk: LongChunk = LongChunk.YIELD, **more: Any) -> Arbiter:
@@ -26,10 +29,11 @@ def arbiter(long_chunk: LongChunk = LongChunk.YIELD, **more: Any) -> Arbiter:
     return Arbiter(RuntimePolicy(generation=1, long_chunk=long_chunk, **settings))
 
 
-def view(*prefills: Prefill, waiting: int = 0, tokens: int = 0, longs: int = 0, **more: Any) -> StepView:
+def view(*started: Started, waiting: int = 0, tokens: int = 0, longs: int = 0, **more: Any) -> StepView:
     return StepView(
         budget=BUDGET,
-        prefills=prefills,
+        shorts=[prefill for lane, prefill in started if lane == "short"],
+        longs=[prefill for lane, prefill in started if lane == "long"],
         waiting_shorts=waiting,
         waiting_short_tokens=tokens,
         waiting_longs=longs,
@@ -137,7 +141,7 @@ def test_off_leaves_steps_to_the_engine() -> None:
     assert arbiter(LongChunk.OFF).is_idle
 
 
-PREFILLS = st.lists(st.builds(Prefill, st.integers(1, 9000), st.integers(0, 9000), st.booleans()), max_size=8)
+PREFILLS = st.lists(st.builds(Prefill, st.integers(1, 9000), st.integers(0, 9000)), max_size=5)
 
 
 @st.composite
@@ -148,7 +152,8 @@ def steps(draw: st.DrawFn) -> StepView:
         budget=BUDGET,
         decodes=decodes,
         decode_tokens=decodes,
-        prefills=draw(PREFILLS),
+        shorts=draw(PREFILLS),
+        longs=draw(PREFILLS),
         waiting_shorts=waiting,
         waiting_short_tokens=draw(st.integers(waiting, 300 * waiting)) if waiting else 0,
         waiting_longs=draw(st.integers(0, 3)),
@@ -161,13 +166,14 @@ def spend(step: StepView, budget: StepBudget) -> dict[str, int]:
     chunk = BUDGET if budget.chunk_tokens is None else budget.chunk_tokens
     running = BUDGET if budget.running_longs is None else budget.running_longs
     spent = {"decode": step.decode_tokens, "short": 0, "long": 0, "room": room}
-    for prefill in sorted(step.prefills, key=lambda prefill: budget.rank(True, prefill.long)):
-        if prefill.long:
+    started = [(False, prefill) for prefill in step.shorts] + [(True, prefill) for prefill in step.longs]
+    for is_long, prefill in sorted(started, key=lambda one: budget.rank(True, one[0])):
+        if is_long:
             running -= 1
             if running < 0:
                 continue
         tokens = min(prefill.tokens, chunk, room)
-        spent["long" if prefill.long else "short"] += tokens
+        spent["long" if is_long else "short"] += tokens
         room -= tokens
     for number in range(step.waiting_shorts):
         share = step.waiting_short_tokens // step.waiting_shorts + (
@@ -185,8 +191,8 @@ def test_decodes_go_one_long_goes_on_shorts_are_served_and_nothing_is_lost(step:
     spent = spend(step, arbiter().plan(step))
     assert spent["decode"] == step.decode_tokens
     assert spent["short"] + spent["long"] <= spent["room"] == step.room
-    shorts = sum(p.tokens for p in step.prefills if not p.long) + step.waiting_short_tokens
-    first = next((p.tokens for p in step.prefills if p.long), 0)
+    shorts = sum(prefill.tokens for prefill in step.shorts) + step.waiting_short_tokens
+    first = next((prefill.tokens for prefill in step.longs), 0)
     if first:
         least = min(first, step.room, -(-250 * step.room // BUDGET))
         assert spent["long"] >= least, "the long did not get its least"
@@ -201,8 +207,8 @@ def test_decodes_go_one_long_goes_on_shorts_are_served_and_nothing_is_lost(step:
 @given(steps())
 def test_a_cap_holds_longs_to_the_chunk_while_shorts_contend(step: StepView) -> None:
     spent = spend(step, arbiter(LongChunk.CAP).plan(step))
-    contended = step.waiting_shorts or any(not prefill.long for prefill in step.prefills)
+    contended = step.waiting_shorts or len(step.shorts)
     if contended:
         assert spent["long"] <= 250
-    if step.room and any(prefill.long for prefill in step.prefills):
+    if step.room and len(step.longs):
         assert spent["long"] >= 1

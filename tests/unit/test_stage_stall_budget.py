@@ -38,7 +38,7 @@ def taught(max_stall_ms: float, noise: float = 0.0, **more: Any) -> Arbiter:
 
 
 def cost_of(step: StepView, tokens: int) -> float:
-    first = step.prefills[0]
+    first = next(iter(step.shorts))
     chunk = min(tokens, first.tokens)
     pairs = chunk_pairs(first.context, chunk) + chunk_pairs(0, tokens - chunk)
     return seconds_of(StepWork(tokens, step.decode_tokens, pairs, step.decode_context))
@@ -47,7 +47,7 @@ def cost_of(step: StepView, tokens: int) -> float:
 @pytest.mark.parametrize("max_stall_ms", [25, 50, 80])
 @pytest.mark.parametrize("context", [0, 30_000], ids=["a first chunk", "a chunk after much context"])
 def test_a_known_cost_gives_the_largest_prefill_within_the_limit(max_stall_ms: float, context: int) -> None:
-    step = StepView(prefills=[Prefill(60_000, context)], **VIEW)
+    step = StepView(shorts=[Prefill(60_000, context)], **VIEW)
     tokens = taught(max_stall_ms).plan(step).prefill_tokens
     assert tokens is not None
     assert cost_of(step, tokens) <= max_stall_ms / 1000 * 1.001
@@ -55,7 +55,7 @@ def test_a_known_cost_gives_the_largest_prefill_within_the_limit(max_stall_ms: f
 
 
 def test_what_is_not_sure_is_kept_away_from_the_limit() -> None:
-    step = StepView(prefills=[Prefill(60_000)], **VIEW)
+    step = StepView(shorts=[Prefill(60_000)], **VIEW)
     sure, unsure = taught(50).plan(step).prefill_tokens, taught(50, noise=0.1).plan(step).prefill_tokens
     assert sure is not None
     assert unsure is not None
@@ -63,20 +63,20 @@ def test_what_is_not_sure_is_kept_away_from_the_limit() -> None:
 
 
 def test_where_all_fits_or_nothing_decodes_nothing_is_cut() -> None:
-    assert taught(1000).plan(StepView(prefills=[Prefill(60_000)], **VIEW)).prefill_tokens is None
-    idle = StepView(budget=BUDGET, prefills=[Prefill(60_000)])
+    assert taught(1000).plan(StepView(shorts=[Prefill(60_000)], **VIEW)).prefill_tokens is None
+    idle = StepView(budget=BUDGET, shorts=[Prefill(60_000)])
     assert arbiter(1).plan(idle).prefill_tokens is None
 
 
 def test_prefill_goes_on_where_decodes_alone_take_too_long() -> None:
     rule = taught(1)
-    assert rule.plan(StepView(prefills=[Prefill(60_000)], **VIEW)).prefill_tokens == LEAST_TOKENS
+    assert rule.plan(StepView(shorts=[Prefill(60_000)], **VIEW)).prefill_tokens == LEAST_TOKENS
     assert rule.counters.stall_limited == 1
 
 
 def test_an_unknown_cost_is_tried_from_small_to_large_and_back() -> None:
     rule = arbiter(50)
-    step = StepView(prefills=[Prefill(60_000)], **VIEW)
+    step = StepView(shorts=[Prefill(60_000)], **VIEW)
     assert rule.plan(step).prefill_tokens == FIRST_TRY_TOKENS
     rule.observe(StepWork(FIRST_TRY_TOKENS, 20, 0, 10_000), 0.02)
     assert rule.plan(step).prefill_tokens == 2 * FIRST_TRY_TOKENS
@@ -92,7 +92,7 @@ def test_a_closed_loop_from_nothing_keeps_the_limit(max_stall_ms: float, noise: 
     rule, random = arbiter(max_stall_ms), Random(5)
     context, over, prefilled = 0, 0, 0
     for _ in range(1000):
-        step = StepView(prefills=[Prefill(16_000 - context, context)], **VIEW)
+        step = StepView(shorts=[Prefill(16_000 - context, context)], **VIEW)
         allowed = rule.plan(step).prefill_tokens
         tokens = min(step.room if allowed is None else allowed, 16_000 - context)
         work = StepWork(tokens, 20, chunk_pairs(context, tokens), step.decode_context)
@@ -110,8 +110,13 @@ def test_a_closed_loop_from_nothing_keeps_the_limit(max_stall_ms: float, noise: 
 @given(st.integers(0, 64), st.integers(0, 3), st.integers(0, 3))
 def test_a_cut_step_is_shared_like_any_other(decodes: int, shorts: int, longs: int) -> None:
     rule = taught(30, policy=PolicyName.SHORT_REQUEST_FIRST, threshold=300)
-    prefills = [Prefill(200)] * shorts + [Prefill(9000, long=True)] * longs
-    step = StepView(budget=BUDGET, decodes=decodes, decode_tokens=decodes, prefills=prefills)
+    step = StepView(
+        budget=BUDGET,
+        decodes=decodes,
+        decode_tokens=decodes,
+        shorts=[Prefill(200)] * shorts,
+        longs=[Prefill(9000)] * longs,
+    )
     budget = rule.plan(step)
     if budget.prefill_tokens is None:
         return

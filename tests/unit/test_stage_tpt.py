@@ -21,7 +21,7 @@ def arbiter(p: float, d: float, m: int) -> Arbiter:
 
 
 def pending(decodes: int) -> StepView:
-    return StepView(budget=512, decodes=decodes, decode_tokens=decodes, prefills=[Prefill(4000)])
+    return StepView(budget=512, decodes=decodes, decode_tokens=decodes, shorts=[Prefill(4000)])
 
 
 def decode_steps(rule: Arbiter, decodes: int) -> int:

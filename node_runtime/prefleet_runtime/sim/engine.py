@@ -5,7 +5,8 @@
 Each step has a token budget, spent as vLLM spends it: running requests first, in the order in which they
 started (one token for each decode, the next chunk for each unfinished prefill); then requests whose remote KV
 has arrived; then the waiting queue, whose policy says who is next, as long as budget, seats and KV room last.
-A waiting head that does not fit in the KV cache steps aside (`bypass_head`). When a decode finds no free block, the
+A waiting head that finds no room in the KV cache ends the step's admissions, and steps aside from the next step on
+until blocks are freed (`bypass_head`), as in the vLLM adapter. When a decode finds no free block, the
 last of `running` is preempted: its KV is dropped and it returns to the queue to be recomputed. What the step budget
 decides (`stage`) is applied as in the vLLM adapter, by order, limits and holds.
 
@@ -18,7 +19,7 @@ loading and running; an idle engine owns no block.
 With `Limits.whole_chunks` prefill is batched by LightLLM's rule instead (`StepPlan`): what does not fit whole in what
 is left of the step is passed over, a waiting head like one without KV room.
 
-How it differs from vLLM: a head without KV room steps aside at once and not a step later; the prefix cache knows
+How it differs from vLLM: the prefix cache knows
 prompts alone, by hashes that the request brings, and only once their prefill is complete, so that what was preempted
 finds nothing of its own; waiting longs are not looked up anew; no speculative decoding, no EOS: a request generates
 `max_tokens` tokens. Where none of these matters the two agree to the token (tests/vllm/inproc/test_replay_agreement).
@@ -27,11 +28,13 @@ finds nothing of its own; waiting longs are not looked up anew; no speculative d
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from itertools import count
 from typing import Protocol
 
 from prefleet_runtime.queueing.base import Dispatch, Lane, PolicyQueue, RequestFacts
 from prefleet_runtime.sim.cost_model import EngineProfile
+from prefleet_runtime.sim.kinds import Kinds, Started
 from prefleet_runtime.sim.kv_cache import KvCache
 from prefleet_runtime.sim.state import (
     BLOCK_TOKENS,
@@ -43,7 +46,7 @@ from prefleet_runtime.sim.state import (
     StepPlan,
     blocks_for,
 )
-from prefleet_runtime.stage import UNLIMITED, Arbiter, Prefill, StepBudget, StepView
+from prefleet_runtime.stage import UNLIMITED, Arbiter, StepBudget, StepView
 
 
 class Waiting(Protocol):
@@ -111,6 +114,7 @@ class Engine:
         self._live: dict[str, SimRequest] = {}
         self._loading: list[tuple[float, int, SimRequest]] = []
         self._held: dict[str, Held] = {}
+        self._no_room: dict[str, int] = {}
         self._serial = count()
 
     # What goes in and out between steps.
@@ -135,6 +139,7 @@ class Engine:
         if request is None:
             return False
         self.waiting.remove(request_id)
+        self._no_room.pop(request_id, None)
         if request.state is RequestState.RUNNING:
             self.running.remove(request)
         elif request.state is RequestState.LOADING:
@@ -184,9 +189,9 @@ class Engine:
         """Decide what the step that begins at `now` computes; None if there is nothing to do."""
         self._end_leases(now)
         self.waiting.begin_step(now, self.processed_prefill_tokens)
-        limits = self.waiting.plan_step(self._view()) if self.waiting.shares_steps else UNLIMITED
-        plan = StepPlan(self.limits.max_num_batched_tokens, limits, self.limits.whole_chunks)
-        preempted = self._schedule_running(plan)
+        self._step_aside()
+        plan, going = self._plan_step()
+        preempted = self._schedule_running(plan, going)
         self._resume_loaded(plan, now)
         if not preempted:
             self._admit(plan, now)
@@ -228,20 +233,25 @@ class Engine:
         plan.cost_s = self.profile.cost.step_s(plan.prefill_tokens, plan.decode_tokens, plan.pairs, plan.decode_context)
         return plan
 
-    def _schedule_running(self, plan: StepPlan) -> bool:
-        """Give every running request its share; True if one had to be preempted."""
+    def _plan_step(self) -> tuple[StepPlan, list[SimRequest]]:
+        """An empty plan with its limits, and what runs and is not held, in the order in which it is served."""
+        shares, whole_chunks = self.waiting.shares_steps, self.limits.whole_chunks
+        kinds = Kinds.of(self.running) if shares or whole_chunks is not None else None
+        limits = self.waiting.plan_step(self._view(kinds)) if shares and kinds is not None else UNLIMITED
+        plan = StepPlan(self.limits.max_num_batched_tokens, limits, whole_chunks)
+        if kinds is None or not plan.in_order:
+            return plan, self.running
+        self.running = kinds.in_order(limits)
+        return plan, kinds.going(limits)
+
+    def _schedule_running(self, plan: StepPlan, going: Iterable[SimRequest]) -> bool:
+        """Give every request that goes on its share; True if one had to be preempted."""
         before = self.preemptions
-        limits = plan.limits
-        if plan.in_order:
-            self._put_in_order(limits)
-        index = longs = 0
-        while index < len(self.running) and plan.budget:
-            request = self.running[index]
-            index += 1
-            if request.long and request.computed < request.prefill_until:
-                longs += 1
-                if limits.running_longs is not None and longs > limits.running_longs:
-                    continue
+        for request in going:
+            if not plan.budget:
+                break
+            if request.state is not RequestState.RUNNING:  # preempted for one before it
+                continue
             tokens = plan.grant(request)
             if not tokens:
                 continue
@@ -250,34 +260,20 @@ class Engine:
             plan.include(request, tokens)
         return self.preemptions > before
 
-    def _put_in_order(self, limits: StepBudget) -> None:
-        """Decodes, then prefills by rank. Decodes may be hundreds, prefills are few: only these are worth a sort."""
-        prefills = [request for request in self.running if request.computed < request.prefill_until]
-        if prefills:
-            prefills.sort(key=lambda request: limits.rank(True, request.long))
-            decodes = [request for request in self.running if request.computed >= request.prefill_until]
-            self.running = decodes + prefills
-
-    def _view(self) -> StepView:
+    def _view(self, kinds: Kinds) -> StepView:
         """What the step finds, for whoever shares it."""
-        prefills = []
-        context = 0
-        for request in self.running:
-            if request.computed < request.prefill_until:
-                prefills.append(Prefill(request.prefill_until - request.computed, request.computed, request.long))
-            else:
-                context += request.computed
-        decodes = len(self.running) - len(prefills)
+        decodes = len(kinds.decodes)
         queue = self.waiting.queue
         seats = self.limits.max_num_seqs - len(self.running)
-        admits = seats > 0 and bool(queue) and self.kv.fits(queue.peek())
+        admits = seats > 0 and bool(queue) and not self._has_no_room(queue.peek())
         shorts, tokens, others = queue.ready_for(seats) if admits else (0, 0, 0)
         return StepView(
             budget=self.limits.max_num_batched_tokens,
             decodes=decodes,
             decode_tokens=decodes,
-            decode_context=context,
-            prefills=prefills,
+            decode_context=sum([request.computed for request in kinds.decodes]),
+            shorts=Started(kinds.shorts),
+            longs=Started(kinds.longs),
             waiting_shorts=shorts,
             waiting_short_tokens=tokens,
             waiting_longs=others,
@@ -296,16 +292,33 @@ class Engine:
             granted = head.remote_kv or plan.grant(head) > 0
             if not granted and not plan.passes_over:
                 break
-            if not granted or not self.kv.fits(head):
+            if not granted:
                 if not step_aside(queue, head):
                     break
                 continue
+            if not self.kv.fits(head):
+                self._no_room[head.request_id] = self.kv.free
+                break
             queue.pop()
+            self._no_room.pop(head.request_id, None)
             self.kv.start(head)
             if head.remote_kv:
                 self._load(head, now)
             else:
                 self._start(head, plan, now)
+
+    def _step_aside(self) -> None:
+        """Pass over heads that found no room, as long as something runs that may yet free blocks."""
+        queue = self.waiting.queue
+        others = len(queue) - 1
+        while self._no_room and self.running and others > 0 and queue and self._has_no_room(queue.peek()):
+            if not queue.bypass_head():
+                return
+            others -= 1
+
+    def _has_no_room(self, request: SimRequest) -> bool:
+        free_then = self._no_room.get(request.request_id)
+        return free_then is not None and self.kv.free <= free_then
 
     def _has_seat(self, plan: StepPlan) -> bool:
         return plan.budget > 0 and len(self.running) < self.limits.max_num_seqs

@@ -96,20 +96,20 @@ class VirtualFleet:
 
         What no pod could ever hold is counted as `refused`, as an engine refuses it.
         """
-        now = 0.0
+        ended = 0.0
         events = self._events
         request = next(requests, None)
         while request is not None or events:
             if request is not None and (not events or request.arrival_s <= events[0][0]):
-                now = request.arrival_s
-                self._arrive(request, now)
+                self._arrive(request, request.arrival_s)
                 request = next(requests, None)
             else:
                 now, _, pod, plan = heapq.heappop(events)
                 # A pod that was to look again may have begun a step since.
                 if pod.plan is plan:
+                    ended = ended if plan is None else now
                     self._end_step(pod, now)
-        return now
+        return ended
 
     def _arrive(self, request: SimRequest, now: float) -> None:
         pod = self.prefill[self._route(request)]
@@ -126,8 +126,11 @@ class VirtualFleet:
             self._handed_over.pop(request.request_id, None)
             return
         pod.pending_tokens += request.prompt_tokens
+        self._wake(pod, now)
+
+    def _wake(self, pod: Pod, now: float) -> None:
+        """Have an idle pod look again; not at once: the step sees whatever else comes at this moment."""
         if pod.plan is None:
-            # Not at once: the step sees whatever else comes at this moment.
             heapq.heappush(self._events, (now, next(self._serial), pod, None))
 
     def _begin_step(self, pod: Pod, now: float) -> None:
@@ -148,15 +151,16 @@ class VirtualFleet:
                 pod.learner.observe(plan.work, plan.cost_s)
             for request in outcome.emitted:
                 if request.generated == 1:
-                    self._has_first_token(pod, request)
+                    self._has_first_token(pod, request, now)
             for request in outcome.finished:
                 self._is_done(pod, request, now)
         self._begin_step(pod, now)
 
-    def _has_first_token(self, pod: Pod, request: SimRequest) -> None:
+    def _has_first_token(self, pod: Pod, request: SimRequest, now: float) -> None:
         pod.pending_tokens -= request.prompt_tokens
         if not request.keep_kv and (handed_over := self._handed_over.pop(request.request_id, None)):
             handed_over[1].engine.release(request.request_id)
+            self._wake(handed_over[1], now)
 
     def _is_done(self, pod: Pod, request: SimRequest, now: float) -> None:
         if self._route_decode is None or not request.keep_kv:

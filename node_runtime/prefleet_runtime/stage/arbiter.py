@@ -56,7 +56,7 @@ class Arbiter:
         if limit is not None:
             budget = replace(budget, prefill_tokens=limit, in_order=True)
         if budget.running_longs is not None:
-            self.counters.held += max(0, sum(prefill.long for prefill in view.prefills) - budget.running_longs)
+            self.counters.held += max(0, len(view.longs) - budget.running_longs)
         return budget
 
     def observe(self, work: StepWork, seconds: float) -> None:

@@ -10,17 +10,23 @@ limited; of the started longs one goes on with at least one token, unless the st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Prefill:
-    """A started prefill: `tokens` left to compute, after `context` that are computed; `long`: of the long lane."""
+class Prefill(NamedTuple):
+    """A started prefill: `tokens` left to compute, after `context` that are computed."""
 
     tokens: int
     context: int = 0
-    long: bool = False
+
+
+class Prefills(Protocol):
+    """Started prefills, to be counted, and looked at from the first on: there may be hundreds, and few matter."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Prefill]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +34,18 @@ class StepView:
     """What a step finds.
 
     `budget`: tokens that the engine can compute in one step. `decodes` requests decode, with `decode_tokens` in
-    this step (speculative ones included) over `decode_context` computed ones. `prefills`: the started ones, in the
-    order in which they started. `waiting_shorts` and `waiting_longs` count requests that wait for nothing but their
-    turn *and could be admitted now* (seats, KV room); `waiting_short_tokens` are the lengths of the former. A policy
-    without a threshold has no lanes: all that waits is counted as shorts.
+    this step (speculative ones included) over `decode_context` computed ones. `shorts` and `longs`: the started
+    prefills by lane, each in the order in which they started. `waiting_shorts` and `waiting_longs` count requests that
+    wait for nothing but their turn *and could be admitted now* (seats, KV room); `waiting_short_tokens` are the lengths
+    of the former. A policy without a threshold has no lanes: all that started or waits is counted as shorts.
     """
 
     budget: int
     decodes: int = 0
     decode_tokens: int = 0
     decode_context: int = 0
-    prefills: Sequence[Prefill] = ()
+    shorts: Prefills = ()
+    longs: Prefills = ()
     waiting_shorts: int = 0
     waiting_short_tokens: int = 0
     waiting_longs: int = 0
@@ -51,7 +58,7 @@ class StepView:
     @property
     def prefill_is_pending(self) -> bool:
         """Whether the step could compute any prefill."""
-        return bool(self.prefills or self.waiting_shorts or self.waiting_longs)
+        return bool(len(self.shorts) or len(self.longs) or self.waiting_shorts or self.waiting_longs)
 
 
 @dataclass(frozen=True, slots=True)

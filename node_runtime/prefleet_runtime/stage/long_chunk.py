@@ -23,9 +23,10 @@ shorts find cached when they start (their lengths are those of the queue).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from ..contract import LongChunk
-from .base import StepBudget, StepView
+from .base import Prefills, StepBudget, StepView
 
 CHUNK_DIVISOR = 4
 """The default chunk is this part of the budget."""
@@ -40,17 +41,17 @@ def share(view: StepView, mode: LongChunk, chunk: int, room: int) -> StepBudget:
     """The limits of a step in which `room` tokens of prefill have place."""
     if mode is LongChunk.OFF:
         return StepBudget()
-    longs = [prefill.tokens for prefill in view.prefills if prefill.long]
-    shorts = [prefill.tokens for prefill in view.prefills if not prefill.long]
+    shorts = [prefill.tokens for prefill in view.shorts]
     contended = bool(shorts or view.waiting_shorts)
-    if not contended or not (longs or view.waiting_longs):
+    if not contended or not (len(view.longs) or view.waiting_longs):
         return StepBudget(in_order=True)
     least = min(room, -(-chunk * room // view.budget))
     hard = mode is LongChunk.CAP
     allowed = least if hard else max(least, room - sum(shorts) - view.waiting_short_tokens)
-    going, limit, starting = _going(longs, allowed, hard)
+    going, limit, starting = _going(view.longs, allowed, hard)
     if not hard:
-        limit = max(limit, _uncut(view, shorts, longs[:going], limit, room, ends=starting > 0))
+        longs = [prefill.tokens for prefill in islice(view.longs, going)]
+        limit = max(limit, _uncut(view, shorts, longs, limit, room, ends=starting > 0))
     return StepBudget(
         chunk_tokens=max(1, limit),
         running_longs=going,
@@ -60,14 +61,14 @@ def share(view: StepView, mode: LongChunk, chunk: int, room: int) -> StepBudget:
     )
 
 
-def _going(longs: Sequence[int], allowed: int, hard: bool) -> tuple[int, int, int]:
+def _going(longs: Prefills, allowed: int, hard: bool) -> tuple[int, int, int]:
     """How many started longs go on, the limit on each so that all get at most `allowed`, and how many more may start.
 
     One limit has to serve all: where an earlier one ends with more than it leaves to the next, that one is held. One
     that starts instead comes behind the shorts and takes nothing from them, but under a `hard` limit it may not.
     """
     left, widest = allowed, 0
-    for number, tokens in enumerate(longs):
+    for number, (tokens, _) in enumerate(longs):
         if tokens >= left:
             fits = widest <= left
             return (number + 1, left, 0) if fits else (number, widest, 0 if hard else 1)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from .base import StepView
 from .cost_model import StepCostModel, StepWork, chunk_pairs
@@ -78,10 +79,10 @@ def _work(view: StepView, tokens: int) -> StepWork:
 
 
 def _chunks(view: StepView, tokens: int) -> Iterator[tuple[int, int]]:
-    """Where `tokens` of prefill would go: started ones in their order, the rest to what starts anew."""
-    for prefill in view.prefills:
-        chunk = min(tokens, prefill.tokens)
-        yield prefill.context, chunk
+    """Where `tokens` of prefill would go: started shorts, then longs, in their order, the rest to what starts anew."""
+    for left, context in chain(view.shorts, view.longs):
+        chunk = min(tokens, left)
+        yield context, chunk
         tokens -= chunk
         if not tokens:
             return

@@ -94,10 +94,8 @@ class StepBudgets:
             decodes=decodes,
             decode_tokens=decode_tokens,
             decode_context=context,
-            prefills=[
-                Prefill(_left(request), request.num_computed_tokens, self._long[request.request_id])
-                for request in started
-            ],
+            shorts=[_prefill(request) for request in started if not self._long[request.request_id]],
+            longs=[_prefill(request) for request in started if self._long[request.request_id]],
             waiting_shorts=shorts,
             waiting_short_tokens=short_tokens,
             waiting_longs=longs + self._ready_aside(),
@@ -171,6 +169,10 @@ class StepBudgets:
 def _left(request: Request) -> int:
     """Tokens that a started prefill has yet to compute, at least 1."""
     return max(1, int(request.num_tokens - request.num_computed_tokens))
+
+
+def _prefill(request: Request) -> Prefill:
+    return Prefill(_left(request), request.num_computed_tokens)
 
 
 def _decode_tokens(request: Request) -> int:
