@@ -21,6 +21,15 @@ from prefleet_operator.api.base import (
     parse_duration,
 )
 from prefleet_operator.api.crd import custom_resource_definition
+from prefleet_operator.api.engine_rules import SUPPORTED_VLLM, TOP_LEVEL_VLLM_ASCEND
+from prefleet_operator.api.engine_types import (
+    CAPABILITIES,
+    Capabilities,
+    EngineType,
+    SchedulingPolicy,
+    StageType,
+    Told,
+)
 from prefleet_operator.api.parse import (
     NAME_RULE,
     InvalidSpecError,
@@ -30,11 +39,9 @@ from prefleet_operator.api.parse import (
 )
 from prefleet_operator.api.rule import Rule
 from prefleet_operator.api.spec import (
-    SUPPORTED_VLLM,
     Accelerator,
     Band,
     EngineSpec,
-    EngineType,
     EnvVar,
     HubSource,
     LengthMeasure,
@@ -46,12 +53,10 @@ from prefleet_operator.api.spec import (
     Role,
     RoleSpec,
     RuntimeSpec,
-    SchedulingPolicy,
     SchedulingSpec,
     SecretKeyRef,
     SloSpec,
     StageSpec,
-    StageType,
     TuningMode,
     TuningSpec,
 )
@@ -70,6 +75,7 @@ from prefleet_operator.api.status import (
 )
 
 __all__ = [
+    "CAPABILITIES",
     "GROUP",
     "KIND",
     "MERGED_ARGUMENT",
@@ -80,10 +86,12 @@ __all__ = [
     "RUNTIME_SETTINGS_KEY",
     "SHORT_NAME",
     "SUPPORTED_VLLM",
+    "TOP_LEVEL_VLLM_ASCEND",
     "VERSION",
     "Accelerator",
     "Band",
     "BandStatus",
+    "Capabilities",
     "Condition",
     "ConditionStatus",
     "ConditionType",
@@ -116,6 +124,7 @@ __all__ = [
     "SloSpec",
     "StageSpec",
     "StageType",
+    "Told",
     "TunedValue",
     "TuningMode",
     "TuningSpec",
