@@ -71,11 +71,11 @@ def custom_resource_definition() -> Schema:
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         # The group is protected: it takes a word on who has approved of the API.
-        "metadata": {"name": CRD_NAME, "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in of tests"}},
+        "metadata": {"name": CRD_NAME, "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"}},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
-            "names": {"kind": "LeaderWorkerSet", "plural": PLURAL, "singular": "leaderworkerset", "shortNames": ["lws"]},
+            "names": {"kind": "LeaderWorkerSet", "plural": PLURAL, "singular": "leaderworkerset"},
             "versions": [
                 {
                     "name": "v1",

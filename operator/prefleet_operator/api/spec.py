@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, StrictBool
 
 from prefleet_operator.api.arguments import (
     NO_DATA_PARALLEL,
+    NO_NODE_ARGUMENTS,
     NO_OPERATOR_ARGUMENTS,
     NO_OPERATOR_ENV,
     NO_RUNTIME_SETTINGS,
@@ -234,6 +235,9 @@ class RoleSpec(Model):
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
     accelerator: Accelerator | None = None
     """What each pod asks of its node; left out for fleets without accelerators."""
+    nodes_per_replica: Annotated[int, Field(ge=1, le=64)] = 1
+    """Pods that serve one model together, each on its share of the accelerators. Above 1 a replica is a group of a
+    LeaderWorkerSet, which must be installed; --tensor-parallel-size and its kin in args count the whole group."""
     args: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=100)] = []
     """Arguments of the engine, beside those that the operator writes."""
     env: Annotated[
@@ -249,7 +253,13 @@ class RoleSpec(Model):
     """Laid over the rendered pod as a strategic merge: {metadata: {...}, spec: {...}}. The engine's container
     is named engine."""
 
-    RULES: ClassVar = (NO_OPERATOR_ARGUMENTS, NO_DATA_PARALLEL, NO_RUNTIME_SETTINGS, NO_OPERATOR_ENV)
+    RULES: ClassVar = (
+        NO_OPERATOR_ARGUMENTS,
+        NO_DATA_PARALLEL,
+        NO_NODE_ARGUMENTS,
+        NO_RUNTIME_SETTINGS,
+        NO_OPERATOR_ENV,
+    )
 
 
 class StageSpec(Model):
@@ -386,6 +396,13 @@ def _roles_fit(spec: PrefillPolicySpec) -> bool:
     return set(spec.roles()) in ({Role.PREFILL, Role.DECODE}, {Role.MIXED})
 
 
+def _one_node_unless_vllm(spec: PrefillPolicySpec) -> bool:
+    return spec.engine.type is EngineType.VLLM or all(role.nodes_per_replica == 1 for role in spec.roles().values())
+
+
+_SEVERAL_NODES = " || ".join(f"(has(self.{role}) && self.{role}.nodesPerReplica > 1)" for role in Role)
+
+
 def _pinned_where_not_tuned(spec: PrefillPolicySpec) -> bool:
     return (
         spec.tuning.mode is not TuningMode.OFF
@@ -422,6 +439,11 @@ class PrefillPolicySpec(Model):
             "self.engine.type != 'VLLM' || has(self.model.source)",
             "model.source: write one of hub, pvc or hostPath: engine type VLLM needs a model",
             lambda spec: spec.engine.type is not EngineType.VLLM or spec.model.source is not None,
+        ),
+        Rule(
+            f"self.engine.type == 'VLLM' || !({_SEVERAL_NODES})",
+            "nodesPerReplica: leave it at 1: of the engines only type VLLM serves one model from several nodes",
+            _one_node_unless_vllm,
         ),
         Rule(
             "self.tuning.mode != 'Off' || self.scheduling.policy != 'ShortRequestFirst'"
