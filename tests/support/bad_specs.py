@@ -61,6 +61,30 @@ BAD_SPECS = (
         "args: remove --data-parallel-size and its kin and raise replicas instead",
     ),
     BadSpec(
+        "a place in a group that the operator tells",
+        {"spec.prefill.args": ["--node_rank=1"]},
+        "spec.prefill",
+        "args: remove --nnodes and its kin and write nodesPerReplica instead",
+    ),
+    BadSpec(
+        "nodes in short",
+        {"spec.decode.args": ["-n", "2"]},
+        "spec.decode",
+        "args: remove --nnodes and its kin and write nodesPerReplica instead",
+    ),
+    BadSpec(
+        "a simulator over several nodes",
+        {"spec.engine": {"type": "Simulator"}, "spec.decode.nodesPerReplica": 2},
+        "spec",
+        "nodesPerReplica: leave it at 1: of the engines only type VLLM serves one model from several nodes",
+    ),
+    BadSpec(
+        "a replica of no node",
+        {"spec.prefill.nodesPerReplica": 0},
+        "spec.prefill.nodesPerReplica",
+        "greater than or equal to 1",
+    ),
+    BadSpec(
         "prefill without decode",
         {"spec.decode": None},
         "spec",

@@ -60,7 +60,8 @@ class ChildRecord:
     `owned_fields`: a digest of the fields that the API server says are ours. It changes when somebody else
     changes one of them, and only then: the cheapest sign that the object must be applied again. `ours`: the
     operator made it. `policy`: the policy document of a ConfigMap, cut off where it is none of ours any more.
-    `owns_policy`: nobody else has written the policy documents in it.
+    `owns_policy`: nobody else has written the policy documents in it. `untaken_since_s`: when a LeaderWorkerSet was
+    made of which no controller has written a word yet; a Deployment's controller is part of every cluster.
     """
 
     identity: Identity
@@ -71,10 +72,11 @@ class ChildRecord:
     policy: str = ""
     annotated_generation: int | None = None
     stuck: str | None = None
+    untaken_since_s: float | None = None
 
     @classmethod
     def of(cls, child: Object) -> ChildRecord:
-        """Read a ConfigMap, a Service or a Deployment."""
+        """Read any object of a fleet but its pods."""
         metadata = child["metadata"]
         label = (metadata.get("labels") or {}).get(ROLE_LABEL)
         fields = owned_fields(child)
@@ -87,6 +89,7 @@ class ChildRecord:
             policy=str((child.get("data") or {}).get(POLICY_FILE, ""))[:MAX_POLICY_CHARACTERS],
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
             stuck=_stuck(child),
+            untaken_since_s=_untaken_since(child),
         )
 
 
@@ -118,6 +121,12 @@ def _stuck(child: Object) -> str | None:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             return str(condition.get("message") or condition.get("reason"))
     return None
+
+
+def _untaken_since(child: Object) -> float | None:
+    if child.get("kind") != "LeaderWorkerSet" or (child.get("status") or {}).get("conditions"):
+        return None
+    return _seconds(child["metadata"].get("creationTimestamp"))
 
 
 def _seconds(text: str | None) -> float | None:

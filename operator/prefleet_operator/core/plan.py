@@ -56,6 +56,10 @@ FIRST_METRICS_S = 60
 """How long a pod may serve before its metrics are missed: two scrapes at Prometheus's usual interval."""
 
 
+UNTAKEN_S = 60
+"""How long a controller may take to notice an object: it usually takes less than one second."""
+
+
 @dataclass(frozen=True, slots=True)
 class LivePolicy:
     """What the ConfigMap says now. `policy` is None where its content cannot be read.
@@ -71,7 +75,11 @@ class LivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that one decision looks at. `stuck`: by role, why its rollout makes no progress."""
+    """All that one decision looks at.
+
+    `stuck`: by role, why its rollout makes no progress. `untaken`: by role, since when its pods wait for a controller
+    to take notice.
+    """
 
     spec: PrefillPolicySpec
     generation: int
@@ -81,6 +89,7 @@ class Situation:
     pods: tuple[PodView, ...] = ()
     pod_generations: Mapping[str, int | None] = field(default_factory=dict)
     stuck: Mapping[Role, str] = field(default_factory=dict)
+    untaken: Mapping[Role, float] = field(default_factory=dict)
     sources: tuple[str, ...] = ("PodScrape",)
 
 
@@ -170,7 +179,7 @@ def _next_status(
         generation=effective.generation,
         changed_at_s=changed_at(status, effective),
         now=now,
-        stuck=situation.stuck,
+        stuck={**situation.stuck, **_never_taken(situation, now)},
     )
     verdicts = (
         Verdict(ConditionType.ACCEPTED, TRUE, Reason.ACCEPTED, "The spec is valid and has been applied."),
@@ -188,6 +197,14 @@ def _next_status(
             "pods": PodColumns.of(roles),
         }
     )
+
+
+def _never_taken(situation: Situation, now: float) -> dict[Role, str]:
+    return {
+        role: f"no controller has taken up its LeaderWorkerSet in {UNTAKEN_S} seconds: see whether one runs"
+        for role, since_s in situation.untaken.items()
+        if now - since_s >= UNTAKEN_S
+    }
 
 
 def judge_metrics(situation: Situation, facts: Facts) -> Verdict:

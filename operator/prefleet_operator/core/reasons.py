@@ -38,6 +38,7 @@ class Reason(StrEnum):
     # Whether the spec can be carried out.
     ACCEPTED = "Accepted"
     INVALID_SPEC = "InvalidSpec"
+    KIND_NOT_SERVED = "KindNotServed"
     APPLY_REFUSED = "ApplyRefused"
     RECONCILE_FAILED = "ReconcileFailed"
 
