@@ -8,7 +8,12 @@ for the test control plane, which keeps pod templates as they come. There is no 
 from __future__ import annotations
 
 import copy
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from tests.support.plane.plane import ControlPlane
 
 Schema = dict[str, Any]
 
@@ -106,3 +111,14 @@ def _for_a_crd(schema: Schema) -> Schema:
     if "properties" in converted:
         converted["properties"] = {name: _for_a_crd(child) for name, child in schema["properties"].items()}
     return converted
+
+
+@contextmanager
+def served(plane: ControlPlane) -> Iterator[None]:
+    """A control plane that serves the kind, for as long as the context lasts."""
+    plane.kubectl("apply", "-f", "-", stdin=json.dumps(custom_resource_definition()))
+    try:
+        plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
+        yield
+    finally:
+        plane.kubectl("delete", "crd", CRD_NAME)
