@@ -40,6 +40,7 @@ def test_a_replica_of_several_nodes_is_a_group_in_place_of_a_pod() -> None:
     assert [name for name in render(MULTI_NODE) if "prefill" in name] == [
         "LeaderWorkerSet/chat-prefill-group",
         "Service/chat-prefill",
+        "PodDisruptionBudget/chat-prefill",
     ]
     assert (groups()["replicas"], groups()["leaderWorkerTemplate"]["size"]) == (3, 4)
     assert groups()["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"

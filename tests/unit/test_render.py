@@ -10,11 +10,12 @@ from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE, RuntimePo
 from tests.support.rendering import FCFS, SHORT_FIRST, SIMULATOR, VLLM, VLLM_MIXED, engine, option, render, template
 
 
-def test_the_config_map_comes_first_and_each_role_has_a_deployment_and_a_service() -> None:
+def test_the_config_map_comes_first_and_each_role_has_its_objects() -> None:
     assert list(render(VLLM)) == [
         "ConfigMap/chat-policy",
         "Deployment/chat-prefill",
         "Service/chat-prefill",
+        "PodDisruptionBudget/chat-prefill",
         "Deployment/chat-decode",
         "Service/chat-decode",
     ]

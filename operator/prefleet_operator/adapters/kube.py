@@ -87,6 +87,7 @@ PODS = Resource("api/v1", "pods")
 DEPLOYMENTS = Resource("apis/apps/v1", "deployments")
 LEADER_WORKER_SETS = Resource("apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases")
+DISRUPTION_BUDGETS = Resource("apis/policy/v1", "poddisruptionbudgets")
 EVENTS = Resource("apis/events.k8s.io/v1", "events")
 POLICIES = Resource("apis/prefleet.dev/v1alpha1", "prefillpolicies")
 
@@ -95,6 +96,7 @@ RESOURCES_BY_KIND = {
     "Service": SERVICES,
     "Deployment": DEPLOYMENTS,
     "LeaderWorkerSet": LEADER_WORKER_SETS,
+    "PodDisruptionBudget": DISRUPTION_BUDGETS,
 }
 
 INSTALL_HINTS = {"LeaderWorkerSet": "install LeaderWorkerSet (lws.sigs.k8s.io) or write nodesPerReplica: 1"}

@@ -22,8 +22,10 @@ def policy_config_map_name(fleet: str) -> str:
     return f"{fleet}-policy"
 
 
+GROUP_SET_LABEL = "leaderworkerset.sigs.k8s.io/name"
+GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
 WORKER_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/worker-index"
-"""Set by the LeaderWorkerSet controller on the pods of a group; the leader's is "0"."""
+"""All three are set by the LeaderWorkerSet controller on the pods of groups; a leader's index is "0"."""
 
 
 def role_object_name(fleet: str, role: Role) -> str:

@@ -21,6 +21,7 @@ from prefleet_operator.api import Role, RoleSpec
 from prefleet_operator.engines import EXPORTER_PORT, POLICY_FOLDER, RUNTIME_FOLDER, EngineContainer
 from prefleet_operator.engines.base import env_field, env_value
 from prefleet_operator.render.names import policy_config_map_name, role_labels, worker_labels
+from prefleet_operator.render.placement import join_group, spread_replicas
 
 Object = dict[str, Any]
 
@@ -55,6 +56,7 @@ def render_pod_template(fleet: str, role: Role, spec: RoleSpec, engine: EngineCo
         pod["initContainers"] = [_runtime_container(runtime_image)]
     pod["containers"] = [_engine_container(spec, engine)]
     pod["volumes"] = _volumes(fleet, engine)
+    pod |= spread_replicas(fleet, role) if engine.leads else join_group(fleet, role)
     labels = role_labels(fleet, role) if engine.leads else worker_labels(fleet, role)
     return {"metadata": {"labels": labels}, "spec": pod}
 

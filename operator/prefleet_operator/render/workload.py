@@ -1,4 +1,4 @@
-"""The objects of one role: what makes its pods, and the Service before them.
+"""The objects of one role: what makes its pods, the Service before them, and what protects them from drains.
 
 Pods are made by a Deployment, or by a LeaderWorkerSet where nodesPerReplica is above 1. Replicas are written
 explicitly: an applied field that its sole owner leaves out falls back to 1. Pods that ask for accelerators are
@@ -13,8 +13,11 @@ from typing import Any
 
 from prefleet_operator.api import PrefillPolicySpec, Role, RoleSpec
 from prefleet_operator.engines import HTTP_PORT, EngineContainer, PodRequest, engine_for
+from prefleet_operator.render.disruption import render_disruption_budget
 from prefleet_operator.render.groups import render_groups
 from prefleet_operator.render.names import (
+    FLEET_LABEL,
+    GROUP_SET_LABEL,
     WORKER_INDEX_LABEL,
     groups_object_name,
     role_labels,
@@ -60,7 +63,15 @@ def render_role(fleet: str, namespace: str, spec: PrefillPolicySpec, role: Role,
     engine = engine_for(spec).container(PodRequest(spec, role, image))
     pods = _RolePods(fleet, namespace, role, spec.roles()[role], image)
     workload = _deployment(pods, engine) if engine.worker is None else _groups(pods, engine, engine.worker)
-    return [workload, _service(pods)]
+    metadata = pods.metadata(role_object_name(fleet, role))
+    return [workload, _service(pods), *render_disruption_budget(metadata, pods.spec, _all_pods(pods))]
+
+
+def _all_pods(pods: _RolePods) -> dict[str, str]:
+    """What finds every pod of the role, those of groups that do not lead included."""
+    if pods.spec.nodes_per_replica == 1:
+        return selector_labels(pods.fleet, pods.role)
+    return {FLEET_LABEL: pods.fleet, GROUP_SET_LABEL: groups_object_name(pods.fleet, pods.role)}
 
 
 def _rolling_update(spec: RoleSpec) -> Object:
