@@ -85,6 +85,30 @@ BAD_SPECS = (
         "greater than or equal to 1",
     ),
     BadSpec(
+        "a rollout that can replace nothing",
+        {"spec.prefill.rollout": {"maxSurge": 0, "maxUnavailable": "0%"}},
+        "spec.prefill.rollout",
+        "write 1 or more for maxSurge or for maxUnavailable: with both at 0 nothing could be replaced",
+    ),
+    BadSpec(
+        "half a rollout",
+        {"spec.prefill.rollout": {"maxSurge": 1}},
+        "spec.prefill.rollout.maxUnavailable",
+        "equired",
+    ),
+    BadSpec(
+        "a share without its sign",
+        {"spec.prefill.rollout": {"maxSurge": "25", "maxUnavailable": 0}},
+        "spec.prefill.rollout.maxSurge",
+        'write a number of replicas from 0 to 10000, or a share of them such as "25%"',
+    ),
+    BadSpec(
+        "more than all",
+        {"spec.decode.rollout": {"maxSurge": 0, "maxUnavailable": "120%"}},
+        "spec.decode.rollout.maxUnavailable",
+        'write a number of replicas from 0 to 10000, or a share of them such as "25%"',
+    ),
+    BadSpec(
         "prefill without decode",
         {"spec.decode": None},
         "spec",

@@ -80,6 +80,22 @@ def test_pods_with_accelerators_roll_without_surge_and_others_without_loss() -> 
     }
 
 
+@pytest.mark.parametrize(
+    "rollout",
+    [{"maxSurge": 2, "maxUnavailable": 0}, {"maxSurge": "25%", "maxUnavailable": "50%"}],
+    ids=["counts", "shares"],
+)
+@pytest.mark.parametrize("nodes", [1, 2], ids=["pods", "groups"])
+def test_a_rollout_that_is_given_counts_whatever_the_pods_ask_for(rollout: dict[str, Any], nodes: int) -> None:
+    role = {"rollout": rollout, "nodesPerReplica": nodes, "accelerator": {"resource": "nvidia.com/gpu"}}
+    rendered = render(VLLM | {"prefill": role})
+    if nodes == 1:
+        assert rendered["Deployment/chat-prefill"]["spec"]["strategy"]["rollingUpdate"] == rollout
+    else:
+        strategy = rendered["LeaderWorkerSet/chat-prefill-group"]["spec"]["rolloutStrategy"]
+        assert strategy["rollingUpdateConfiguration"] == {"partition": 0, **rollout}
+
+
 def test_an_accelerator_is_asked_for_by_its_name() -> None:
     asked = {"nvidia.com/gpu": "1"}
     assert engine(VLLM, "prefill")["resources"] == {"limits": asked, "requests": asked}

@@ -19,7 +19,15 @@ from prefleet_operator.api.arguments import (
     NO_OPERATOR_ENV,
     NO_RUNTIME_SETTINGS,
 )
-from prefleet_operator.api.base import DurationText, Model, Text, duration_between, matching, parse_duration
+from prefleet_operator.api.base import (
+    CountOrPercent,
+    DurationText,
+    Model,
+    Text,
+    duration_between,
+    matching,
+    parse_duration,
+)
 from prefleet_operator.api.rule import Rule
 
 SUPPORTED_VLLM = ("0.28", "0.29", "0.30", "0.31", "0.32", "0.33")
@@ -229,6 +237,23 @@ def _named_once(variables: list[EnvVar]) -> list[EnvVar]:
     return variables
 
 
+class RolloutSpec(Model):
+    """How many replicas are replaced at once when their pods change."""
+
+    max_surge: CountOrPercent
+    """How many more than replicas there may be meanwhile; each needs accelerators of its own."""
+    max_unavailable: CountOrPercent
+    """How many fewer than replicas may serve meanwhile."""
+
+    RULES: ClassVar = (
+        Rule(
+            "![self.maxSurge, self.maxUnavailable].all(each, string(each) in ['0', '0%'])",
+            "write 1 or more for maxSurge or for maxUnavailable: with both at 0 nothing could be replaced",
+            lambda rollout: not {str(rollout.max_surge), str(rollout.max_unavailable)} <= {"0", "0%"},
+        ),
+    )
+
+
 class RoleSpec(Model):
     """The pods of one role."""
 
@@ -252,6 +277,9 @@ class RoleSpec(Model):
     pod_template: dict[str, Any] | None = None
     """Laid over the rendered pod as a strategic merge: {metadata: {...}, spec: {...}}. The engine's container
     is named engine."""
+    rollout: RolloutSpec | None = None
+    """How pods are replaced when they change. If left out: one by one without surge where they ask for accelerators,
+    since a spare one is rarely there; else by a surge of one."""
 
     RULES: ClassVar = (
         NO_OPERATOR_ARGUMENTS,

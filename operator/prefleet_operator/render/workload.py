@@ -1,9 +1,10 @@
 """The objects of one role: what makes its pods, the Service before them, and what protects them from drains.
 
 Pods are made by a Deployment, or by a LeaderWorkerSet where nodesPerReplica is above 1. Replicas are written
-explicitly: an applied field that its sole owner leaves out falls back to 1. Pods that ask for accelerators are
-replaced one by one without surge, since a spare accelerator is rarely there to surge onto; others surge by one and
-lose none. A rollout counts as stuck only when a start has had its full time and the images ten minutes more.
+explicitly: an applied field that its sole owner leaves out falls back to 1. Unless `rollout` says otherwise, pods
+that ask for accelerators are replaced one by one without surge, since a spare accelerator is rarely there to surge
+onto; others surge by one and lose none. A rollout counts as stuck only when a start has had its full time and the
+images ten minutes more.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ def _all_pods(pods: _RolePods) -> dict[str, str]:
 
 
 def _rolling_update(spec: RoleSpec) -> Object:
+    if spec.rollout is not None:
+        return spec.rollout.to_resource()
     surge, unavailable = (1, 0) if spec.accelerator is None else (0, 1)
     return {"maxSurge": surge, "maxUnavailable": unavailable}
 
