@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.golden.cases import CASES, golden_file
+from tests.support import leader_worker_set
 from tests.support.plane.plane import ControlPlane
 
 pytestmark = pytest.mark.controlplane
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kinds_of_others(plane: ControlPlane) -> Iterator[None]:
+    with leader_worker_set.served(plane):
+        yield
 
 
 @pytest.mark.parametrize("case", CASES)

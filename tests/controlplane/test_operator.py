@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from prefleet_operator.app.main import EXIT_LEADERSHIP_LOST
 
+from tests.support import leader_worker_set
 from tests.support.installation import (
     OPERATOR_NAMESPACE,
     RELEASE,
@@ -395,6 +396,11 @@ def test_the_rights_suffice_and_none_is_unused(operator: OperatorProcess, fleet:
     fleet.await_condition("MetricsAvailable", "False")
     fleet.apply(mixed={"replicas": 1})
     eventually(lambda: "deployment/chat-prefill" not in fleet.children(), 20)
+    with leader_worker_set.served(plane):
+        fleet.apply(engine={"type": "VLLM", "version": "0.33.0"}, mixed={"replicas": 2, "nodesPerReplica": 2})
+        eventually(lambda: fleet.get("leaderworkerset", "chat-mixed-group"), 30)
+        fleet.apply(mixed={"replicas": 1})
+        eventually(lambda: not fleet.get("leaderworkerset", "chat-mixed-group"), 20)
     granted = rules(plane, f"clusterrole/{OPERATOR_NAMESPACE}-{RELEASE}-fleets", f"role/{RELEASE}-leader")
 
     def unused() -> set[tuple[str, str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prefleet_operator.api import EffectiveStatus, PrefillPolicyStatus, Role, SchedulingPolicy
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Sample, Stale
-from prefleet_operator.core.plan import FIRST_METRICS_S, LivePolicy, Plan, Situation, make_plan
+from prefleet_operator.core.plan import FIRST_METRICS_S, UNTAKEN_S, LivePolicy, Plan, Situation, make_plan
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 
 from tests.support.policies import make_spec
@@ -218,3 +218,17 @@ def test_a_deleted_config_map_is_not_told_as_a_new_fleet() -> None:
     first = situation()
     plan = make_plan(replace(after(first, make_plan(first, NOW)), live=None), NOW)
     assert plan.status.history[-1].reason == "DriftCorrected"
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "reason"),
+    [
+        pytest.param(UNTAKEN_S - 1, "PodsNotReady", id="a controller has a minute to take notice"),
+        pytest.param(UNTAKEN_S, "RolloutStuck", id="after that it is said that none runs"),
+    ],
+)
+def test_a_group_set_that_no_controller_takes_up_is_said_to_be_so(waited_s: int, reason: str) -> None:
+    plan = make_plan(situation(untaken={Role.PREFILL: NOW - waited_s}), NOW)
+    (ready,) = (each for each in plan.status.conditions if each.type.value == "Ready")
+    assert (ready.status.value, ready.reason) == ("False", reason)
+    assert ("no controller has taken up its LeaderWorkerSet" in ready.message) is (reason == "RolloutStuck")

@@ -251,6 +251,54 @@ async def test_a_wrong_spec_writes_the_sentence_and_nothing_else(world: World) -
     assert world.status() == {"Accepted": ("False", "InvalidSpec")}
 
 
+MULTI_NODE: dict[str, Any] = {
+    "engine": {"type": "VLLM", "version": "0.33.0"},
+    "prefill": {"replicas": 1, "nodesPerReplica": 2},
+}
+KIND_MISSING = ["patch prefillpolicies chat status", "event KindNotServed"]
+
+
+async def test_a_kind_that_the_cluster_lacks_is_said_once_and_nothing_is_applied(world: World) -> None:
+    world.cluster.set_served("LeaderWorkerSet", False)
+    world.api.add_policy(**MULTI_NODE)
+    world.watch()
+    for expected in (KIND_MISSING, []):
+        with pytest.raises(WorkFailedError):
+            assert await world.turn() == expected
+    assert world.api.writes == KIND_MISSING
+    (accepted,) = world.api.objects[("prefillpolicies", "chat")]["status"]["conditions"]
+    assert (accepted["status"], accepted["reason"]) == ("False", "KindNotServed")
+    assert "install LeaderWorkerSet (lws.sigs.k8s.io) or write nodesPerReplica: 1" in accepted["message"]
+
+
+async def test_once_the_kind_is_served_the_fleet_is_made(world: World) -> None:
+    world.cluster.set_served("LeaderWorkerSet", False)
+    world.api.add_policy(**MULTI_NODE)
+    world.watch()
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    world.cluster.set_served("LeaderWorkerSet", True)
+    assert "apply LeaderWorkerSet chat-prefill-group" in await world.turn()
+    assert world.status()["Accepted"] == ("True", "Accepted")
+
+
+async def test_a_role_that_goes_from_one_node_to_several_and_back_leaves_no_pods_of_the_other_kind(
+    world: World,
+) -> None:
+    await world.turn()
+    engine = MULTI_NODE["engine"]
+    for spec, applied, deleted in (
+        (MULTI_NODE, "LeaderWorkerSet chat-prefill-group", "deployments chat-prefill"),
+        ({"engine": engine}, "Deployment chat-prefill", "leaderworkersets chat-prefill-group"),
+    ):
+        status = world.api.objects[("prefillpolicies", "chat")]["status"]
+        world.api.add_policy(**spec)["status"] = status
+        world.rewatch()
+        writes = await world.turn()
+        assert f"apply {applied}" in writes
+        assert [write for write in writes if write.startswith("delete")] == [f"delete {deleted}"]
+
+
 async def test_what_is_refused_half_way_is_said_and_the_status_knows_the_live_policy(world: World) -> None:
     world.api.refuses = "Deployment"
     with pytest.raises(WorkFailedError):
@@ -404,6 +452,34 @@ POD: Object = {
     },
     "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": None}]},
 }
+
+
+def test_the_workers_of_a_group_are_no_pods_of_a_role() -> None:
+    worker = copy.deepcopy(POD)
+    del worker["metadata"]["labels"]["prefleet.dev/role"]
+    cluster = Cluster()
+    cluster.pods.put(PodRecord.of(worker))
+    assert cluster.fleet_pods("ns", "chat") == ()
+
+
+GROUP: Object = {
+    "kind": "LeaderWorkerSet",
+    "metadata": {**POD["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"},
+}
+ANSWERED = {"conditions": [{"type": "Progressing", "status": "True", "reason": "GroupsAreProgressing"}]}
+
+
+@pytest.mark.parametrize(
+    ("group", "since_s"),
+    [
+        pytest.param(GROUP, 1767225600.0, id="one without a status waits for its controller"),
+        pytest.param(GROUP | {"status": {"replicas": 0}}, 1767225600.0, id="so does one without conditions"),
+        pytest.param(GROUP | {"status": ANSWERED}, None, id="one with conditions has been taken up"),
+        pytest.param(GROUP | {"kind": "Deployment"}, None, id="a Deployment's controller is always there"),
+    ],
+)
+def test_a_group_set_is_untaken_until_its_controller_answers(group: Object, since_s: float | None) -> None:
+    assert ChildRecord.of(group).untaken_since_s == since_s
 
 
 async def test_ready_pods_are_measured_before_anything_is_decided(world: World) -> None:

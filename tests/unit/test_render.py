@@ -10,11 +10,12 @@ from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE, RuntimePo
 from tests.support.rendering import FCFS, SHORT_FIRST, SIMULATOR, VLLM, VLLM_MIXED, engine, option, render, template
 
 
-def test_the_config_map_comes_first_and_each_role_has_a_deployment_and_a_service() -> None:
+def test_the_config_map_comes_first_and_each_role_has_its_objects() -> None:
     assert list(render(VLLM)) == [
         "ConfigMap/chat-policy",
         "Deployment/chat-prefill",
         "Service/chat-prefill",
+        "PodDisruptionBudget/chat-prefill",
         "Deployment/chat-decode",
         "Service/chat-decode",
     ]
@@ -77,6 +78,22 @@ def test_pods_with_accelerators_roll_without_surge_and_others_without_loss() -> 
         "Deployment/chat-prefill": {"maxSurge": 0, "maxUnavailable": 1},
         "Deployment/chat-decode": {"maxSurge": 1, "maxUnavailable": 0},
     }
+
+
+@pytest.mark.parametrize(
+    "rollout",
+    [{"maxSurge": 2, "maxUnavailable": 0}, {"maxSurge": "25%", "maxUnavailable": "50%"}],
+    ids=["counts", "shares"],
+)
+@pytest.mark.parametrize("nodes", [1, 2], ids=["pods", "groups"])
+def test_a_rollout_that_is_given_counts_whatever_the_pods_ask_for(rollout: dict[str, Any], nodes: int) -> None:
+    role = {"rollout": rollout, "nodesPerReplica": nodes, "accelerator": {"resource": "nvidia.com/gpu"}}
+    rendered = render(VLLM | {"prefill": role})
+    if nodes == 1:
+        assert rendered["Deployment/chat-prefill"]["spec"]["strategy"]["rollingUpdate"] == rollout
+    else:
+        strategy = rendered["LeaderWorkerSet/chat-prefill-group"]["spec"]["rolloutStrategy"]
+        assert strategy["rollingUpdateConfiguration"] == {"partition": 0, **rollout}
 
 
 def test_an_accelerator_is_asked_for_by_its_name() -> None:

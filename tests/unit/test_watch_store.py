@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from prefleet_operator.adapters.kube import PODS, Kube, Object
-from prefleet_operator.adapters.watch import Identity, Store, Watcher
+from prefleet_operator.adapters import watch
+from prefleet_operator.adapters.kube import LEADER_WORKER_SETS, PODS, Kube, NotFoundError, Object, Resource
+from prefleet_operator.adapters.watch import Identity, OptionalWatcher, Store, Watcher
 
 
 @dataclass(frozen=True)
@@ -81,3 +82,57 @@ async def test_an_object_that_cannot_be_read_is_passed_over_and_the_others_are_k
     assert await watcher._list() == "3"
     watcher._take("ADDED", {"metadata": {"name": "odd", "resourceVersion": None}})
     assert [each.identity.name for each in kept.everything(None)] == ["fine"]
+
+
+class Installations:
+    """An API server that serves a kind now and then: `serves` says whether, at each time that it is asked."""
+
+    def __init__(self, *serves: bool) -> None:
+        self.serves = list(serves)
+        self.items: list[Object] = [{"metadata": {"name": "x", "resourceVersion": "3"}}]
+
+    async def served(self, _: Resource) -> bool:
+        return self.serves.pop(0)
+
+    async def list_page(self, *_: Any) -> tuple[list[Object], str, str]:
+        if self.items:
+            return self.items, "3", ""
+        raise NotFoundError("the server could not find the requested resource")
+
+
+def optional(api: Installations, kept: Store[Thing], said: list[bool]) -> OptionalWatcher[Thing]:
+    def read(found: Object) -> Thing:
+        return thing(int(found["metadata"]["resourceVersion"]), name=found["metadata"]["name"])
+
+    def ignore(namespace: str, fleet: str) -> None:
+        return None
+
+    return OptionalWatcher(cast(Kube, api), LEADER_WORKER_SETS, None, "", read, kept, ignore, on_served=said.append)
+
+
+async def test_a_kind_that_is_not_served_is_asked_for_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "UNSERVED_PAUSE_S", 0)
+    kept, said = store(), list[bool]()
+    watcher = optional(Installations(False, False, True), kept, said)
+    assert await watcher._list() == "3"
+    assert said == [False, False, True]
+    assert len(kept.everything(None)) == 1
+
+
+async def test_a_kind_that_is_taken_away_again_takes_its_objects_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "UNSERVED_PAUSE_S", 0)
+    kept, said = store(thing(1)), list[bool]()
+    watcher = optional(Installations(False, True), kept, said)
+    waiting = watcher._list()
+    assert await waiting == "3"
+    assert said == [False, True]
+    assert [each.identity.version for each in kept.everything(None)] == [3]
+
+
+async def test_a_fleet_without_the_kind_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the operator would not begin: it begins when all of its watchers know what there is."""
+    monkeypatch.setattr(watch, "UNSERVED_PAUSE_S", 0)
+    watcher = optional(Installations(False, True), store(), [])
+    assert not watcher.synced.is_set()
+    await watcher._list()
+    assert watcher.synced.is_set()

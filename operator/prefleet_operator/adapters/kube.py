@@ -85,11 +85,22 @@ CONFIG_MAPS = Resource("api/v1", "configmaps")
 SERVICES = Resource("api/v1", "services")
 PODS = Resource("api/v1", "pods")
 DEPLOYMENTS = Resource("apis/apps/v1", "deployments")
+LEADER_WORKER_SETS = Resource("apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases")
+DISRUPTION_BUDGETS = Resource("apis/policy/v1", "poddisruptionbudgets")
 EVENTS = Resource("apis/events.k8s.io/v1", "events")
 POLICIES = Resource("apis/prefleet.dev/v1alpha1", "prefillpolicies")
 
-RESOURCES_BY_KIND = {"ConfigMap": CONFIG_MAPS, "Service": SERVICES, "Deployment": DEPLOYMENTS}
+RESOURCES_BY_KIND = {
+    "ConfigMap": CONFIG_MAPS,
+    "Service": SERVICES,
+    "Deployment": DEPLOYMENTS,
+    "LeaderWorkerSet": LEADER_WORKER_SETS,
+    "PodDisruptionBudget": DISRUPTION_BUDGETS,
+}
+
+INSTALL_HINTS = {"LeaderWorkerSet": "install LeaderWorkerSet (lws.sigs.k8s.io) or write nodesPerReplica: 1"}
+"""Of the kinds that a cluster need not serve: what to do about one that is missing."""
 
 
 class Kube:

@@ -17,11 +17,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from prefleet_operator.adapters.kube import GoneError, Kube, KubeError, Object, RefusedError, Resource
+from prefleet_operator.adapters.kube import (
+    GoneError,
+    Kube,
+    KubeError,
+    NotFoundError,
+    Object,
+    RefusedError,
+    Resource,
+)
 
 logger = logging.getLogger(__name__)
 
 RECONNECT_PAUSE_S = 0.1
+UNSERVED_PAUSE_S = 10.0
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 
 
@@ -140,6 +149,7 @@ class Watcher(Generic[R]):
             except GoneError:
                 version = None
             except KubeError as error:
+                version = None if isinstance(error, NotFoundError) else version
                 await asyncio.sleep(self._pause(failures, error))
                 failures += 1
 
@@ -187,6 +197,37 @@ class Watcher(Generic[R]):
         level = logging.WARNING if isinstance(error, RefusedError) or failures == 2 else logging.DEBUG
         logger.log(level, "watching %s fails, trying again: %s", self._resource.plural, error)
         return PAUSES_S[min(failures, len(PAUSES_S) - 1)]
+
+
+class OptionalWatcher(Watcher[R]):
+    """Watches a kind that the API server need not know, since somebody else installs it, or removes it again.
+
+    While it does not, the store is empty and `on_served(False)` has been called, and the API server is asked
+    again every `UNSERVED_PAUSE_S`.
+    """
+
+    def __init__(self, *args: Any, on_served: Callable[[bool], None]) -> None:
+        super().__init__(*args)
+        self._on_served = on_served
+
+    async def _list(self) -> str:
+        while True:
+            try:
+                if await self._kube.served(self._resource):
+                    version = await super()._list()
+                    self._on_served(True)
+                    return version
+            except NotFoundError:
+                logger.debug("%s went away while they were listed", self._resource.plural)
+            self._on_served(False)
+            self._forget_everything()
+            self.synced.set()
+            await asyncio.sleep(UNSERVED_PAUSE_S)
+
+    def _forget_everything(self) -> None:
+        for known in self._store.everything(self._namespace):
+            self._store.remove(known.identity)
+            self._on_change(known.identity.namespace, known.identity.fleet)
 
 
 class Watchers:

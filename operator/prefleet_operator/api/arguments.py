@@ -97,6 +97,15 @@ NO_DATA_PARALLEL: Final = Rule(
     holds=lambda role: not any(re.search(_DATA_PARALLEL, arg) for arg in role.args),
 )
 
+_NODES: Final = "^(--(nnodes|node[-_]rank|master[-_]addr|headless|dist[-_]init[-_]addr)([=.]|$)|-[nr]([=0-9]|$))"
+
+NO_NODE_ARGUMENTS: Final = Rule(
+    cel=f"self.args.all(arg, !arg.matches('{_NODES}'))",
+    message="args: remove --nnodes and its kin and write nodesPerReplica instead: "
+    "the operator tells each pod of a group its place",
+    holds=lambda role: not any(re.search(_NODES, arg) for arg in role.args),
+)
+
 NO_RUNTIME_SETTINGS: Final = Rule(
     cel=f"self.args.all(arg, !arg.contains('\"{RUNTIME_SETTINGS_KEY}\"'))",
     message=f'args: remove "{RUNTIME_SETTINGS_KEY}" from {MERGED_ARGUMENT}: the operator adds this key',

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -71,6 +71,20 @@ DurationText = Annotated[str, Field(max_length=16)]
 Text = Annotated[str, Field(min_length=1, max_length=512)]
 """A string that is not empty. Bounded, as all strings and lists of the resource: the API server charges CEL
 rules by the largest input that the schema admits."""
+
+
+CountOrPercent = Annotated[
+    int | str,
+    WithJsonSchema({"x-kubernetes-int-or-string": True}),
+    Rule(
+        "type(self) == int ? self >= 0 && self <= 10000 : self.matches('^(100|[1-9]?[0-9])%$')",
+        'write a number of replicas from 0 to 10000, or a share of them such as "25%"',
+        lambda value: (
+            0 <= value <= 10_000 if isinstance(value, int) else re.search("^(100|[1-9]?[0-9])%$", value) is not None
+        ),
+    ),
+]
+"""Kubernetes' IntOrString, as rollouts use it."""
 
 
 class Model(BaseModel):

@@ -1,10 +1,10 @@
 """The CustomResourceDefinition, made from the models and nothing else. Equal models give equal output.
 
 Pydantic writes a JSON schema with references, nulls and draft 2020 keywords; the API server wants a
-structural schema: everything inline, one type a node, no nulls (absence says it), `exclusiveMinimum` as a
-flag. Free-form objects keep unknown fields. The default of a part with parts of its own is spelled out from
-the parts' defaults: `{}` would be filled in just so, but the API server judges defaults by the rules before
-it fills them in.
+structural schema: everything inline, one type a node (or its own word for a number or a string), no nulls
+(absence says it), `exclusiveMinimum` as a flag. Free-form objects keep unknown fields. The default of a part
+with parts of its own is spelled out from the parts' defaults: `{}` would be filled in just so, but the API
+server judges defaults by the rules before it fills them in.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _KEPT: Final = (
     "maxItems",
     "required",
     VALIDATIONS,
+    "x-kubernetes-int-or-string",
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
 )

@@ -14,11 +14,20 @@ from pydantic import AfterValidator, Field, StrictBool
 from prefleet_operator.api.arguments import (
     NO_DATA_PARALLEL,
     NO_NATIVE_OPERATOR_ARGUMENTS,
+    NO_NODE_ARGUMENTS,
     NO_OPERATOR_ARGUMENTS,
     NO_OPERATOR_ENV,
     NO_RUNTIME_SETTINGS,
 )
-from prefleet_operator.api.base import DurationText, Model, Text, duration_between, matching, parse_duration
+from prefleet_operator.api.base import (
+    CountOrPercent,
+    DurationText,
+    Model,
+    Text,
+    duration_between,
+    matching,
+    parse_duration,
+)
 from prefleet_operator.api.engine_rules import ENGINE_RULES, FLEET_RULES
 from prefleet_operator.api.engine_types import (
     CAPABILITIES,
@@ -192,12 +201,32 @@ def _named_once(variables: list[EnvVar]) -> list[EnvVar]:
     return variables
 
 
+class RolloutSpec(Model):
+    """How many replicas are replaced at once when their pods change."""
+
+    max_surge: CountOrPercent
+    """How many more than replicas there may be meanwhile; each needs accelerators of its own."""
+    max_unavailable: CountOrPercent
+    """How many fewer than replicas may serve meanwhile."""
+
+    RULES: ClassVar = (
+        Rule(
+            "![self.maxSurge, self.maxUnavailable].all(each, string(each) in ['0', '0%'])",
+            "write 1 or more for maxSurge or for maxUnavailable: with both at 0 nothing could be replaced",
+            lambda rollout: not {str(rollout.max_surge), str(rollout.max_unavailable)} <= {"0", "0%"},
+        ),
+    )
+
+
 class RoleSpec(Model):
     """The pods of one role."""
 
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
     accelerator: Accelerator | None = None
     """What each pod asks of its node; left out for fleets without accelerators."""
+    nodes_per_replica: Annotated[int, Field(ge=1, le=64)] = 1
+    """Pods that serve one model together, each on its share of the accelerators. Above 1 a replica is a group of a
+    LeaderWorkerSet, which must be installed; --tensor-parallel-size and its kin in args count the whole group."""
     args: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=100)] = []
     """Arguments of the engine, beside those that the operator writes. MindIE has none: each of its args is a JSON
     object, which is merged into its config.json."""
@@ -213,11 +242,15 @@ class RoleSpec(Model):
     pod_template: dict[str, Any] | None = None
     """Laid over the rendered pod as a strategic merge: {metadata: {...}, spec: {...}}. The engine's container
     is named engine."""
+    rollout: RolloutSpec | None = None
+    """How pods are replaced when they change. If left out: one by one without surge where they ask for accelerators,
+    since a spare one is rarely there; else by a surge of one."""
 
     RULES: ClassVar = (
         NO_OPERATOR_ARGUMENTS,
         NO_NATIVE_OPERATOR_ARGUMENTS,
         NO_DATA_PARALLEL,
+        NO_NODE_ARGUMENTS,
         NO_RUNTIME_SETTINGS,
         NO_OPERATOR_ENV,
     )
@@ -374,6 +407,13 @@ def _roles_fit(spec: PrefillPolicySpec) -> bool:
     return set(spec.roles()) in ({Role.PREFILL, Role.DECODE}, {Role.MIXED})
 
 
+def _one_node_unless_vllm(spec: PrefillPolicySpec) -> bool:
+    return spec.engine.type is EngineType.VLLM or all(role.nodes_per_replica == 1 for role in spec.roles().values())
+
+
+_SEVERAL_NODES = " || ".join(f"(has(self.{role}) && self.{role}.nodesPerReplica > 1)" for role in Role)
+
+
 def _pinned_where_not_tuned(spec: PrefillPolicySpec) -> bool:
     return (
         spec.tuning.mode is not TuningMode.OFF
@@ -405,6 +445,11 @@ class PrefillPolicySpec(Model):
             "has(self.prefill) == has(self.decode) && has(self.prefill) != has(self.mixed)",
             "write either prefill and decode together, or mixed alone",
             _roles_fit,
+        ),
+        Rule(
+            f"self.engine.type == 'VLLM' || !({_SEVERAL_NODES})",
+            "nodesPerReplica: leave it at 1: of the engines only type VLLM serves one model from several nodes",
+            _one_node_unless_vllm,
         ),
         Rule(
             "self.tuning.mode != 'Off' || self.scheduling.policy != 'ShortRequestFirst'"

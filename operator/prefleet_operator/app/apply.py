@@ -32,7 +32,7 @@ from prefleet_operator.app.records import ChildRecord, PodRecord
 from prefleet_operator.render import GENERATION_ANNOTATION, fleet_labels
 
 PARALLEL_ANNOTATIONS = 16
-PRUNED_KINDS = ("Deployment", "Service")
+PRUNED_KINDS = tuple(kind for kind in RESOURCES_BY_KIND if kind != "ConfigMap")
 
 ObjectKey = tuple[str, str, str]
 """Kind, namespace and name."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from prefleet_runtime.contract import InvalidPolicyError, RuntimePolicy
 
+from prefleet_operator.adapters.kube import RESOURCES_BY_KIND
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
 from prefleet_operator.adapters.watch import Store
 from prefleet_operator.api import PrefillPolicySpec
@@ -20,12 +21,17 @@ from prefleet_operator.render import policy_config_map_name
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the watchers keep of the fleets' objects, by kind."""
+    """What the watchers keep of the fleets' objects, by kind. `unserved`: kinds that this cluster does not know."""
 
     pods: Store[PodRecord] = field(default_factory=Store)
     children: dict[str, Store[ChildRecord]] = field(
-        default_factory=lambda: {kind: Store() for kind in ("ConfigMap", "Deployment", "Service")}
+        default_factory=lambda: {kind: Store() for kind in RESOURCES_BY_KIND}
     )
+    unserved: set[str] = field(default_factory=set)
+
+    def set_served(self, kind: str, served: bool) -> None:
+        """Keep in mind whether the API server knows the kind."""
+        (self.unserved.discard if served else self.unserved.add)(kind)
 
     def fleet_pods(self, namespace: str, fleet: str) -> tuple[PodRecord, ...]:
         """The pods of a fleet that the operator made."""
@@ -41,7 +47,11 @@ def gather(
 ) -> Situation:
     """The situation of one fleet."""
     pods = cluster.fleet_pods(policy.namespace, policy.name)
-    deployments = cluster.children["Deployment"].of(policy.namespace, policy.name)
+    workloads = [
+        workload
+        for kind in ("Deployment", "LeaderWorkerSet")
+        for workload in cluster.children[kind].of(policy.namespace, policy.name)
+    ]
     config_map = cluster.children["ConfigMap"].get(policy.namespace, policy_config_map_name(policy.name))
     return Situation(
         spec=spec,
@@ -51,7 +61,8 @@ def gather(
         metrics=reading.metrics,
         pods=tuple(_view(pod, spec, reading) for pod in pods),
         pod_generations={pod.identity.name: pod.generation for pod in pods},
-        stuck={d.role: d.stuck for d in deployments if d.role is not None and d.stuck is not None},
+        stuck={each.role: each.stuck for each in workloads if each.role is not None and each.stuck is not None},
+        untaken={each.role: each.untaken_since_s for each in workloads if each.role and each.untaken_since_s},
         sources=sources,
         warnings=engine_for(spec).warnings(spec),
     )

@@ -17,6 +17,7 @@ import signal
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import kopf
@@ -24,6 +25,7 @@ from prometheus_client import CollectorRegistry
 
 from prefleet_operator.adapters.events import Recorder
 from prefleet_operator.adapters.kube import (
+    INSTALL_HINTS,
     PODS,
     POLICIES,
     RESOURCES_BY_KIND,
@@ -34,7 +36,7 @@ from prefleet_operator.adapters.kube import (
 )
 from prefleet_operator.adapters.metrics_source import MetricsSource
 from prefleet_operator.adapters.serve import serve
-from prefleet_operator.adapters.watch import Watcher, Watchers
+from prefleet_operator.adapters.watch import OptionalWatcher, Watcher, Watchers
 from prefleet_operator.app.apply import Applier
 from prefleet_operator.app.config import OperatorConfig
 from prefleet_operator.app.fleet_loop import FleetLoop
@@ -137,8 +139,12 @@ class Operator:
             pods = Watcher(kube, PODS, namespace, FLEET_LABEL, PodRecord.of, self._cluster.pods, changed)
             watchers.append(pods)
             for kind, store in self._cluster.children.items():
-                resource = RESOURCES_BY_KIND[kind]
-                watchers.append(Watcher(kube, resource, namespace, CHILD_SELECTOR, ChildRecord.of, store, changed))
+                parts = (kube, RESOURCES_BY_KIND[kind], namespace, CHILD_SELECTOR, ChildRecord.of, store, changed)
+                if kind in INSTALL_HINTS:
+                    served = partial(self._cluster.set_served, kind)
+                    watchers.append(OptionalWatcher(*parts, on_served=served))
+                else:
+                    watchers.append(Watcher(*parts))
         return watchers
 
 

@@ -12,12 +12,13 @@ with Accepted saying so (where the API server still answers), and the queue trie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from prefleet_operator.adapters.events import Recorder
 from prefleet_operator.adapters.kube import (
+    INSTALL_HINTS,
     POLICIES,
     ConflictError,
     Kube,
@@ -40,6 +41,10 @@ from prefleet_operator.core.status import refused
 from prefleet_operator.render import InstallationDefaults, PolicyObject, policy_config_map_name, render_fleet
 
 logger = logging.getLogger(__name__)
+
+
+class _UnservedKindError(Exception):
+    """The cluster lacks a kind that the fleet needs; the message is the sentence for Accepted."""
 
 
 class Outcome(StrEnum):
@@ -169,16 +174,32 @@ class Reconciler:
             spec = parse_spec(policy.spec)
             return self._attempt(policy, spec)
         except InvalidSpecError as error:
-            status = refused(policy.status, policy.generation, Reason.INVALID_SPEC, str(error), self._now())
-            return Attempt(policy, status, Changes(policy.namespace, policy.name, 0))
+            return self._refusal(policy, Reason.INVALID_SPEC, str(error))
+        except _UnservedKindError as error:
+            return self._refusal(policy, Reason.KIND_NOT_SERVED, str(error))
+
+    def _refusal(self, policy: PolicyRecord, reason: Reason, message: str) -> Attempt:
+        status = refused(policy.status, policy.generation, reason, message, self._now())
+        return Attempt(policy, status, Changes(policy.namespace, policy.name, 0))
 
     def _attempt(self, policy: PolicyRecord, spec: PrefillPolicySpec) -> Attempt:
         situation = gather(policy, spec, self._cluster, self._readings.of(policy.uid), self._sources)
         plan = make_plan(situation, self._now())
         target = PolicyObject(policy.name, policy.namespace, policy.uid)
         objects = render_fleet(target, spec, plan.policy, self._defaults)
+        self._refuse_unserved(objects)
         changes = self._applier.changes(policy.namespace, policy.name, objects, plan.annotate, plan.policy.generation)
         return Attempt(policy, plan.status, changes, plan)
+
+    def _refuse_unserved(self, objects: Sequence[Object]) -> None:
+        """Raises where an object is of a kind that this cluster does not know: then nothing is applied at all."""
+        for rendered in objects:
+            kind = rendered["kind"]
+            if kind in self._cluster.unserved:
+                name = rendered["metadata"]["name"]
+                raise _UnservedKindError(
+                    f"This cluster does not serve the kind {kind}, which {name} is to be of: {INSTALL_HINTS[kind]}."
+                )
 
     async def _carry_out(self, attempt: Attempt) -> Outcome:
         policy, plan = attempt.policy, attempt.plan

@@ -62,7 +62,8 @@ class ChildRecord:
     changes one of them, and only then: the cheapest sign that the object must be applied again. `ours`: the
     operator made it. `policy`: the policy document of a ConfigMap, cut off where it is none of ours any more.
     `owns_policy`: nobody else has written the policy documents in it. `native`: it is of an engine that is told at its
-    start.
+    start. `untaken_since_s`: when a LeaderWorkerSet was made of which no controller has written a word yet; a
+    Deployment's controller is part of every cluster.
     """
 
     identity: Identity
@@ -74,10 +75,11 @@ class ChildRecord:
     policy: str = ""
     annotated_generation: int | None = None
     stuck: str | None = None
+    untaken_since_s: float | None = None
 
     @classmethod
     def of(cls, child: Object) -> ChildRecord:
-        """Read a ConfigMap, a Service or a Deployment."""
+        """Read any object of a fleet but its pods."""
         metadata = child["metadata"]
         label = (metadata.get("labels") or {}).get(ROLE_LABEL)
         fields = owned_fields(child)
@@ -95,6 +97,7 @@ class ChildRecord:
             ],
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
             stuck=_stuck(child),
+            untaken_since_s=_untaken_since(child),
         )
 
 
@@ -126,6 +129,12 @@ def _stuck(child: Object) -> str | None:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             return str(condition.get("message") or condition.get("reason"))
     return None
+
+
+def _untaken_since(child: Object) -> float | None:
+    if child.get("kind") != "LeaderWorkerSet" or (child.get("status") or {}).get("conditions"):
+        return None
+    return _seconds(child["metadata"].get("creationTimestamp"))
 
 
 def _seconds(text: str | None) -> float | None:

@@ -57,6 +57,10 @@ FIRST_METRICS_S = 60
 """How long a pod may serve before its metrics are missed: two scrapes at Prometheus's usual interval."""
 
 
+UNTAKEN_S = 60
+"""How long a controller may take to notice an object: it usually takes less than one second."""
+
+
 @dataclass(frozen=True, slots=True)
 class LivePolicy:
     """What the ConfigMap says now. `policy` is None where its content cannot be read.
@@ -72,8 +76,11 @@ class LivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that one decision looks at. `stuck`: by role, why its rollout makes no progress. `warnings`: what the engine
-    has to say of the spec."""
+    """All that one decision looks at.
+
+    `stuck`: by role, why its rollout makes no progress. `untaken`: by role, since when its pods wait for a controller
+    to take notice. `warnings`: what the engine has to say of the spec.
+    """
 
     spec: PrefillPolicySpec
     generation: int
@@ -83,6 +90,7 @@ class Situation:
     pods: tuple[PodView, ...] = ()
     pod_generations: Mapping[str, int | None] = field(default_factory=dict)
     stuck: Mapping[Role, str] = field(default_factory=dict)
+    untaken: Mapping[Role, float] = field(default_factory=dict)
     sources: tuple[str, ...] = ("PodScrape",)
     warnings: tuple[str, ...] = ()
 
@@ -180,7 +188,7 @@ def _next_status(
         generation=effective.generation,
         changed_at_s=changed_at(status, effective),
         now=now,
-        stuck=situation.stuck,
+        stuck={**situation.stuck, **_never_taken(situation, now)},
     )
     verdicts = (
         judge_accepted(situation),
@@ -204,6 +212,14 @@ def judge_accepted(situation: Situation) -> Verdict:
     """Accepted: the spec is carried out, with what its engine has to say of it."""
     message = " ".join(("The spec is valid and has been applied.", *situation.warnings))
     return Verdict(ConditionType.ACCEPTED, TRUE, Reason.ACCEPTED, message)
+
+
+def _never_taken(situation: Situation, now: float) -> dict[Role, str]:
+    return {
+        role: f"no controller has taken up its LeaderWorkerSet in {UNTAKEN_S} seconds: see whether one runs"
+        for role, since_s in situation.untaken.items()
+        if now - since_s >= UNTAKEN_S
+    }
 
 
 def judge_metrics(situation: Situation, facts: Facts) -> Verdict:

@@ -39,6 +39,7 @@ class Reason(StrEnum):
     # Whether the spec can be carried out.
     ACCEPTED = "Accepted"
     INVALID_SPEC = "InvalidSpec"
+    KIND_NOT_SERVED = "KindNotServed"
     APPLY_REFUSED = "ApplyRefused"
     RECONCILE_FAILED = "ReconcileFailed"
     ENGINE_WARNING = "EngineWarning"

@@ -8,6 +8,12 @@ pods read decode.json, so that their queue stays first come first served.
 Arguments. The user's come first and the operator's last: the last one counts, whatever the spelling. The JSON of
 --additional-config is merged, as vLLM has only one.
 
+Several nodes. vLLM's own multiprocessing spreads one engine over the pods of a group, each told its rank and the
+leader's address (LeaderWorkerSet sets the variables); stock images bring no Ray. Rank 0 schedules and serves; the
+others run `vllm serve --headless`, which the server's module cannot. They resolve no scheduler and are not asked
+for a policy, so they get neither. How many accelerators an engine has in all stays the user's argument
+(--tensor-parallel-size, --pipeline-parallel-size), of which every node takes an equal part.
+
 Times. Large models take half an hour to load from slow storage, so a start may take 40 minutes. --shutdown-timeout
 lets running requests end when the pod is told to stop; without it vLLM aborts them.
 """
@@ -15,6 +21,7 @@ lets running requests end when the pod is told to stop; without it vLLM aborts t
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Final
 
 from prefleet_operator.api import (
@@ -60,7 +67,7 @@ class VLLM:
     def container(self, pod: PodRequest) -> EngineContainer:
         """The OpenAI server's container."""
         source = pod.spec.model.source or ModelSource()
-        return EngineContainer(
+        container = EngineContainer(
             image=pod.spec.engine.image or f"vllm/vllm-openai:v{pod.spec.engine.version}",
             command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
             args=_arguments(pod, source),
@@ -73,6 +80,50 @@ class VLLM:
             mounts=model_files.mounts(source),
             brings_runtime=True,
         )
+        return container if _nodes(pod) == 1 else _over_nodes(container, pod, source)
+
+
+def _nodes(pod: PodRequest) -> int:
+    return pod.spec.roles()[pod.role].nodes_per_replica
+
+
+def _over_nodes(single: EngineContainer, pod: PodRequest, source: ModelSource) -> EngineContainer:
+    """The leader's container, and with it the workers', of an engine that one pod would run as `single`."""
+    leader = replace(
+        single,
+        args=(*single.args, *_node_arguments(pod, "0")),
+        # What the other nodes connect to; vLLM's own guess asks for a route to the Internet.
+        env=(*single.env, env_field("VLLM_HOST_IP", "status.podIP")),
+    )
+    worker = replace(
+        leader,
+        command=("python3", "-m", "vllm.entrypoints.cli.main", "serve"),
+        args=(*_worker_arguments(pod, source), *_node_arguments(pod, "$(LWS_WORKER_INDEX)"), "--headless"),
+        ports=(),
+        brings_runtime=False,
+        leads=False,
+    )
+    return replace(leader, worker=worker)
+
+
+def _node_arguments(pod: PodRequest, rank: str) -> tuple[str, ...]:
+    return (
+        *("--distributed-executor-backend", "mp"),
+        *("--nnodes", str(_nodes(pod))),
+        *("--node-rank", rank),
+        *("--master-addr", "$(LWS_LEADER_ADDRESS)"),
+    )
+
+
+def _worker_arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
+    """The leader's, less what concerns serving and scheduling."""
+    given, additional = split_additional_config(pod.spec.roles()[pod.role].args, pod.role)
+    return (
+        *given,
+        *_model_arguments(pod, source),
+        *((MERGED_ARGUMENT, json.dumps(additional, sort_keys=True)) if additional else ()),
+        *_kv_arguments(pod.role),
+    )
 
 
 def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
@@ -88,15 +139,21 @@ def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
     }
     return (
         *given,
-        *("--model", model_files.model_place(source)),
-        *model_files.revision_arguments(source),
-        *("--served-model-name", pod.spec.model.served_name),
+        *_model_arguments(pod, source),
         *("--host", "0.0.0.0"),
         *("--port", str(HTTP_PORT)),
         *("--shutdown-timeout", str(_DRAIN_S)),
         *("--scheduler-cls", _SCHEDULER),
         *(MERGED_ARGUMENT, json.dumps(additional, sort_keys=True)),
         *_kv_arguments(pod.role),
+    )
+
+
+def _model_arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
+    return (
+        *("--model", model_files.model_place(source)),
+        *model_files.revision_arguments(source),
+        *("--served-model-name", pod.spec.model.served_name),
     )
 
 

@@ -1,6 +1,6 @@
 """All objects of one fleet, in the order in which they are to be applied.
 
-The ConfigMap comes first, since pods do not start without it; then a Deployment and a Service for each role.
+The ConfigMap comes first, since pods do not start without it; then the objects of each role.
 Every object is complete (the full desired state for server-side apply), deterministic (equal input, equal
 output) and owned by the PrefillPolicy, so that a deletion needs no operator. `blockOwnerDeletion` is false:
 true would ask for rights on finalizers.

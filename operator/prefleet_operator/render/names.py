@@ -22,9 +22,21 @@ def policy_config_map_name(fleet: str) -> str:
     return f"{fleet}-policy"
 
 
+GROUP_SET_LABEL = "leaderworkerset.sigs.k8s.io/name"
+GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
+WORKER_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/worker-index"
+"""All three are set by the LeaderWorkerSet controller on the pods of groups; a leader's index is "0"."""
+
+
 def role_object_name(fleet: str, role: Role) -> str:
     """The Deployment, and the Service, of one role."""
     return f"{fleet}-{role.value}"
+
+
+def groups_object_name(fleet: str, role: Role) -> str:
+    """The LeaderWorkerSet of one role. Its controller makes a headless Service of that name, so it must be another
+    than the name of our own Service."""
+    return f"{role_object_name(fleet, role)}-group"
 
 
 def fleet_labels(fleet: str) -> dict[str, str]:
@@ -40,6 +52,12 @@ def fleet_labels(fleet: str) -> dict[str, str]:
 def role_labels(fleet: str, role: Role) -> dict[str, str]:
     """Labels of the objects and pods of one role."""
     return fleet_labels(fleet) | {"app.kubernetes.io/component": role.value, ROLE_LABEL: role.value}
+
+
+def worker_labels(fleet: str, role: Role) -> dict[str, str]:
+    """Labels of the pods of a group that do not lead. They serve nothing, so nothing that looks for the pods of a
+    role may find them: no role."""
+    return fleet_labels(fleet) | {"app.kubernetes.io/component": f"{role.value}-worker"}
 
 
 def selector_labels(fleet: str, role: Role) -> dict[str, str]:

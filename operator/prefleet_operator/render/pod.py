@@ -8,7 +8,8 @@ runtime image does stand here: an installation that changes its default restarts
 `spec.runtime.image`.
 
 Times. A pod that is told to stop still receives requests until its endpoint has left every proxy and router, so
-preStop waits for that; then the engine ends its running requests; the grace period is the sum, and a margin.
+preStop waits for that; then the engine ends its running requests; the grace period is the sum, and a margin. The
+workers of a group are told to stop at the same moment as their leader and wait for as long as it computes.
 
 Rights. No access to the Kubernetes API. Engine images commonly run as root and write into their home, so
 runAsNonRoot is not forced on them; everything else of the restricted profile is.
@@ -19,9 +20,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from prefleet_operator.api import Role, RoleSpec
-from prefleet_operator.engines import POLICY_FOLDER, RUNTIME_FOLDER, EngineContainer
+from prefleet_operator.engines import EXPORTER_PORT, POLICY_FOLDER, RUNTIME_FOLDER, EngineContainer
 from prefleet_operator.engines.base import env_field, env_value
-from prefleet_operator.render.names import GENERATION_ANNOTATION, policy_config_map_name, role_labels
+from prefleet_operator.render.names import (
+    GENERATION_ANNOTATION,
+    policy_config_map_name,
+    role_labels,
+    worker_labels,
+)
+from prefleet_operator.render.placement import join_group, spread_replicas
 
 Object = dict[str, Any]
 
@@ -58,7 +65,8 @@ def render_pod_template(
         pod["initContainers"] = [_runtime_container(runtime_image)]
     pod["containers"] = [_engine_container(spec, engine)]
     pod["volumes"] = _volumes(fleet, engine)
-    metadata: Object = {"labels": role_labels(fleet, role)}
+    pod |= spread_replicas(fleet, role) if engine.leads else join_group(fleet, role)
+    metadata: Object = {"labels": role_labels(fleet, role) if engine.leads else worker_labels(fleet, role)}
     if started_with is not None:
         metadata["annotations"] = {GENERATION_ANNOTATION: str(started_with)}
     return {"metadata": metadata, "spec": pod}
@@ -74,8 +82,8 @@ def _engine_container(spec: RoleSpec, engine: EngineContainer) -> Object:
         "ports": [{"name": name, "containerPort": number} for name, number in engine.ports],
         "volumeMounts": _mounts(engine),
         "securityContext": dict(_CONFINED_USER if engine.own_user else _CONFINED),
-        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_ENDPOINT_REMOVAL_S)]}}},
-        **_probes(engine),
+        "lifecycle": {"preStop": {"exec": {"command": _pre_stop(engine)}}},
+        **(_probes(engine) if engine.leads else {}),
     }
     if spec.accelerator is not None:
         amount = {spec.accelerator.resource: str(spec.accelerator.count)}
@@ -91,6 +99,25 @@ def _environment(spec: RoleSpec, engine: EngineContainer) -> list[Object]:
     given = [env_value(variable.name, variable.value) for variable in spec.env]
     named = {variable["name"]: variable for variable in (*own, *engine.env, *given)}
     return list(named.values())
+
+
+def _pre_stop(engine: EngineContainer) -> list[str]:
+    if engine.leads:
+        return ["sleep", str(_ENDPOINT_REMOVAL_S)]
+    wait = _WAIT_FOR_LEADER.format(port=EXPORTER_PORT, limit_s=_ENDPOINT_REMOVAL_S + engine.drain_s)
+    return ["python3", "-c", wait]
+
+
+# The runtime's exporter lives in the process that schedules: it answers until the last request has ended.
+_WAIT_FOR_LEADER: Final = """\
+import os, socket, time
+for _ in range({limit_s}):
+    try:
+        socket.create_connection((os.environ["LWS_LEADER_ADDRESS"], {port}), 1).close()
+    except OSError:
+        break
+    time.sleep(1)
+"""
 
 
 def _probes(engine: EngineContainer) -> Object:
@@ -120,7 +147,7 @@ def _runtime_container(image: str) -> Object:
 
 def _mounts(engine: EngineContainer) -> list[Object]:
     mounts: list[Object] = []
-    if engine.reads_policy:
+    if engine.leads and engine.reads_policy:
         mounts.append({"name": POLICY_VOLUME, "mountPath": POLICY_FOLDER, "readOnly": True})
     if engine.brings_runtime:
         mounts.append({"name": RUNTIME_VOLUME, "mountPath": RUNTIME_FOLDER, "readOnly": True})
@@ -129,7 +156,7 @@ def _mounts(engine: EngineContainer) -> list[Object]:
 
 def _volumes(fleet: str, engine: EngineContainer) -> list[Object]:
     volumes: list[Object] = []
-    if engine.reads_policy:
+    if engine.leads and engine.reads_policy:
         volumes.append({"name": POLICY_VOLUME, "configMap": {"name": policy_config_map_name(fleet)}})
     if engine.brings_runtime:
         volumes.append({"name": RUNTIME_VOLUME, "emptyDir": {}})
