@@ -9,6 +9,7 @@ from prefleet_operator.api.arguments import (
     OPERATOR_ENV,
     RUNTIME_SETTINGS_KEY,
 )
+from prefleet_operator.api.attach import AttachedRole, AttachSpec, PodSelector
 from prefleet_operator.api.base import (
     GROUP,
     KIND,
@@ -82,6 +83,8 @@ __all__ = [
     "SUPPORTED_VLLM",
     "VERSION",
     "Accelerator",
+    "AttachSpec",
+    "AttachedRole",
     "Band",
     "BandStatus",
     "Condition",
@@ -101,6 +104,7 @@ __all__ = [
     "ModelSpec",
     "Move",
     "PodColumns",
+    "PodSelector",
     "PolicyDocument",
     "PrefillPolicySpec",
     "PrefillPolicyStatus",

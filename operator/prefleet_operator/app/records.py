@@ -16,7 +16,13 @@ from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.watch import Identity
 from prefleet_operator.api import Role
-from prefleet_operator.render import FIELD_MANAGER, FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL
+from prefleet_operator.render import (
+    FIELD_MANAGER,
+    FLEET_LABEL,
+    GENERATION_ANNOTATION,
+    KEPT_ANNOTATION,
+    ROLE_LABEL,
+)
 
 MAX_DIGITS = 15
 """Of a generation: what fits into a JSON number on every side."""
@@ -25,7 +31,10 @@ MAX_POLICY_CHARACTERS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making."""
+    """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making.
+
+    `made_for`: the fleet that the operator made it for; "" if somebody else made it.
+    """
 
     identity: Identity
     role: Role | None
@@ -34,6 +43,7 @@ class PodRecord:
     ready_since_s: float | None
     terminating: bool
     generation: int | None
+    made_for: str = ""
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -42,14 +52,16 @@ class PodRecord:
         label = (metadata.get("labels") or {}).get(ROLE_LABEL)
         ready = next((each for each in status.get("conditions") or () if each["type"] == "Ready"), None)
         is_ready = ready is not None and ready["status"] == "True"
+        identity, role = identify(pod), Role(label) if label in set(Role) else None
         return cls(
-            identity=identify(pod),
-            role=Role(label) if label in set(Role) else None,
+            identity=identity,
+            role=role,
             ip=status.get("podIP"),
             ready=is_ready,
             ready_since_s=_seconds(ready.get("lastTransitionTime")) if ready is not None and is_ready else None,
             terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
             generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
+            made_for=identity.fleet if role is not None else "",
         )
 
 
@@ -60,7 +72,7 @@ class ChildRecord:
     `owned_fields`: a digest of the fields that the API server says are ours. It changes when somebody else
     changes one of them, and only then: the cheapest sign that the object must be applied again. `ours`: the
     operator made it. `policy`: the policy document of a ConfigMap, cut off where it is none of ours any more.
-    `owns_policy`: nobody else has written the policy documents in it.
+    `owns_policy`: nobody else has written the policy documents in it. `kept`: a ConfigMap that outlives its policy.
     """
 
     identity: Identity
@@ -71,6 +83,7 @@ class ChildRecord:
     policy: str = ""
     annotated_generation: int | None = None
     stuck: str | None = None
+    kept: bool = False
 
     @classmethod
     def of(cls, child: Object) -> ChildRecord:
@@ -87,6 +100,7 @@ class ChildRecord:
             policy=str((child.get("data") or {}).get(POLICY_FILE, ""))[:MAX_POLICY_CHARACTERS],
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
             stuck=_stuck(child),
+            kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
         )
 
 

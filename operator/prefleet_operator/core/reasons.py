@@ -40,6 +40,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     APPLY_REFUSED = "ApplyRefused"
     RECONCILE_FAILED = "ReconcileFailed"
+    PODS_OVERLAP = "PodsOverlap"
 
     # Pods.
     PODS_READY = "PodsReady"
@@ -47,6 +48,7 @@ class Reason(StrEnum):
     ROLLOUT_STUCK = "RolloutStuck"
     NO_PODS_WANTED = "NoPodsWanted"
     NO_READY_PODS = "NoReadyPods"
+    NO_PODS_FOUND = "NoPodsFound"
 
     # Whether the setting runs.
     GENERATION_REPORTED = "GenerationReported"
@@ -63,3 +65,6 @@ class Reason(StrEnum):
     SPEC_CHANGED = "SpecChanged"
     DRIFT_CORRECTED = "DriftCorrected"
     ADOPTED = "Adopted"
+
+    # What stays when nobody writes it any more.
+    CONFIG_MAP_KEPT = "ConfigMapKept"

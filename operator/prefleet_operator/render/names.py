@@ -6,13 +6,15 @@ Nothing here carries the operator's own version: an upgrade of the operator must
 
 from __future__ import annotations
 
-from prefleet_operator.api import GROUP, Role
+from prefleet_operator.api import GROUP, PrefillPolicySpec, Role
 
 FLEET_LABEL = f"{GROUP}/fleet"
 ROLE_LABEL = f"{GROUP}/role"
 GENERATION_ANNOTATION = f"{GROUP}/policy-generation"
 """On pods: set by the operator after a change, so that the kubelet refreshes the policy volume at once.
 On the policy ConfigMap: the generation that its files carry."""
+KEPT_ANNOTATION = f"{GROUP}/kept"
+"""On a policy ConfigMap that pods of others mount: whose it is, and that it outlives its policy."""
 
 FIELD_MANAGER = "prefleet"
 
@@ -20,6 +22,12 @@ FIELD_MANAGER = "prefleet"
 def policy_config_map_name(fleet: str) -> str:
     """The ConfigMap that carries policy.json and decode.json."""
     return f"{fleet}-policy"
+
+
+def live_config_map_name(fleet: str, spec: PrefillPolicySpec) -> str:
+    """The same, of a fleet whose pods somebody else makes too."""
+    named = None if spec.attach is None else spec.attach.policy_config_map
+    return named or policy_config_map_name(fleet)
 
 
 def role_object_name(fleet: str, role: Role) -> str:

@@ -3,6 +3,8 @@
 Two files of one generation: `policy.json` for prefill and mixed pods, `decode.json` for decode pods,
 which is always first come first served: their queue holds requests whose prefill is done. Clients' priorities
 count in both or in neither.
+
+A ConfigMap that pods of others mount is kept when its policy is deleted, and says so in an annotation.
 """
 
 from __future__ import annotations
@@ -11,19 +13,27 @@ from typing import Any
 
 from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE, RuntimePolicy
 
-from prefleet_operator.render.names import GENERATION_ANNOTATION, fleet_labels, policy_config_map_name
+from prefleet_operator.render.names import GENERATION_ANNOTATION, KEPT_ANNOTATION, fleet_labels
 
 
-def render_policy_config_map(fleet: str, namespace: str, policy: RuntimePolicy) -> dict[str, Any]:
+def render_policy_config_map(
+    fleet: str, namespace: str, name: str, policy: RuntimePolicy, kept: bool = False
+) -> dict[str, Any]:
     """The ConfigMap that carries `policy` and its counterpart for decode pods."""
+    annotations = {GENERATION_ANNOTATION: str(policy.generation)}
+    if kept:
+        annotations[KEPT_ANNOTATION] = (
+            f"Written for PrefillPolicy {fleet} and kept when that is deleted, since pods that others make mount it: "
+            "delete it once none does."
+        )
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": policy_config_map_name(fleet),
+            "name": name,
             "namespace": namespace,
             "labels": fleet_labels(fleet),
-            "annotations": {GENERATION_ANNOTATION: str(policy.generation)},
+            "annotations": annotations,
         },
         "data": {
             POLICY_FILE: policy.to_json(),
