@@ -236,7 +236,9 @@ class Reconciler:
         """Whether the ConfigMap was applied before something else was refused: then the status must know."""
         policy, plan = attempt.policy, attempt.plan
         record = self._cluster.children["ConfigMap"].get(policy.namespace, attempt.config_map)
-        return plan is not None and record is not None and record.annotated_generation == plan.policy.generation
+        if plan is None or record is None or record.identity.fleet != policy.name:
+            return False
+        return record.annotated_generation == plan.policy.generation
 
     async def _say_refused(
         self, policy: PolicyRecord, status: PrefillPolicyStatus, reason: Reason, message: str
