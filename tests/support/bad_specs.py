@@ -25,6 +25,19 @@ GOOD: dict[str, Any] = {
 }
 
 
+def _attached(selector: dict[str, Any], **attach: Any) -> dict[str, Any]:
+    """The change from GOOD to a spec that attaches mixed pods."""
+    return {
+        "spec.prefill": None,
+        "spec.decode": None,
+        "spec.model.source": None,
+        "spec.attach": {"mixed": {"podSelector": selector}, **attach},
+    }
+
+
+BY_LABEL: dict[str, Any] = {"matchLabels": {"app": "chat"}}
+
+
 @dataclass(frozen=True)
 class BadSpec:
     """`change`: what is laid over GOOD, by dotted path; None takes a field away."""
@@ -256,6 +269,84 @@ BAD_SPECS = (
         {"spec.prefill": None, "spec.decode": None},
         "spec",
         "write either prefill and decode together, or mixed alone",
+    ),
+    BadSpec(
+        "pods of others beside pods of the operator's making",
+        {"spec.attach": {"mixed": {"podSelector": BY_LABEL}}, "spec.model.source": None},
+        "spec",
+        "write either prefill and decode together, or mixed alone, or attach alone",
+    ),
+    BadSpec(
+        "a model for pods of others",
+        _attached(BY_LABEL) | {"spec.model.source": {"hub": {"repo": "owner/model"}}},
+        "spec",
+        "attach: remove model.source, engine.image and runtime.image: attached pods have their own",
+    ),
+    BadSpec(
+        "a runtime image for pods of others",
+        _attached(BY_LABEL) | {"spec.runtime": {"image": "mine/runtime:1"}},
+        "spec",
+        "attach: remove model.source, engine.image and runtime.image: attached pods have their own",
+    ),
+    BadSpec(
+        "attached decode pods without prefill pods",
+        {**_attached(BY_LABEL), "spec.attach": {"decode": {"podSelector": BY_LABEL}}},
+        "spec.attach",
+        "write prefill, with decode or without it, or mixed alone",
+    ),
+    BadSpec(
+        "attached mixed pods beside prefill pods",
+        _attached(BY_LABEL, prefill={"podSelector": BY_LABEL}),
+        "spec.attach",
+        "write prefill, with decode or without it, or mixed alone",
+    ),
+    BadSpec(
+        "a selector of everything",
+        _attached({}),
+        "spec.attach.mixed.podSelector",
+        "write a label in matchLabels, or one in matchExpressions with In or Exists",
+    ),
+    BadSpec(
+        "a selector that only says what pods have not",
+        _attached({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}),
+        "spec.attach.mixed.podSelector",
+        "write a label in matchLabels, or one in matchExpressions with In or Exists",
+    ),
+    BadSpec(
+        "a label without a value to be in",
+        _attached({"matchExpressions": [{"key": "app", "operator": "In"}]}),
+        "spec.attach.mixed.podSelector.matchExpressions",
+        "write values with operators In and NotIn, and none with Exists and DoesNotExist",
+    ),
+    BadSpec(
+        "a key that no label has",
+        _attached({"matchExpressions": [{"key": "app name", "operator": "Exists"}]}),
+        "spec.attach.mixed.podSelector.matchExpressions",
+        "write the key of a label, such as app or app.kubernetes.io/name",
+    ),
+    BadSpec(
+        "a key in matchLabels that no label has",
+        _attached({"matchLabels": {"example..com/app": "chat"}}),
+        "spec.attach.mixed.podSelector.matchLabels",
+        "write keys of labels, such as app or app.kubernetes.io/name",
+    ),
+    BadSpec(
+        "a value that no label has",
+        _attached({"matchLabels": {"app": "chat, or any"}}),
+        "spec.attach.mixed.podSelector.matchLabels",
+        "write the value of a label: at most 63 letters, digits, -, _ and .",
+    ),
+    BadSpec(
+        "a port that is none",
+        {**_attached(BY_LABEL), "spec.attach": {"mixed": {"podSelector": BY_LABEL, "metricsPort": 0}}},
+        "spec.attach.mixed.metricsPort",
+        "greater than or equal to 1",
+    ),
+    BadSpec(
+        "a name that no ConfigMap can have",
+        _attached(BY_LABEL, policyConfigMap="Chat_Policy"),
+        "spec.attach.policyConfigMap",
+        "write the name of a ConfigMap: a-z, 0-9, - and .",
     ),
     BadSpec(
         "vLLM without a model",

@@ -20,3 +20,10 @@ def make_spec(
             "slo": slo or {},
         }
     )
+
+
+def make_attached_spec(attach: dict[str, Any] | None = None, **spec: Any) -> PrefillPolicySpec:
+    """A fleet of simulated pods that somebody else makes: mixed ones with the label app=chat, unless said otherwise."""
+    mixed = {"mixed": {"podSelector": {"matchLabels": {"app": "chat"}}}}
+    base = {"model": {"servedName": "model"}, "engine": {"type": "Simulator"}, "attach": attach or mixed}
+    return parse_spec(base | spec)

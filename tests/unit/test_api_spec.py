@@ -68,7 +68,12 @@ def _validations(node: Any) -> Iterator[dict[str, str]]:
 
 UNKNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("router", {"router": {"type": "None"}}, "spec.router: no such field in this release: remove it, or write one of"),
-    ("attach", {"attach": {}}, "spec.attach: no such field in this release"),
+    ("autoscaling", {"autoscaling": {}}, "spec.autoscaling: no such field in this release"),
+    (
+        "a scale target of attached pods",
+        {"attach": {"mixed": {"podSelector": {"matchLabels": {"a": "b"}}, "scaleTargetRef": {}}}},
+        "spec.attach.mixed.scaleTargetRef: no such field in this release: remove it, or write one of metricsPort",
+    ),
     (
         "a misspelt value",
         {"scheduling": {"treshold": 5}},

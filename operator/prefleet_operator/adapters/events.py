@@ -25,7 +25,23 @@ logger = logging.getLogger(__name__)
 CONTROLLER = f"{GROUP}/operator"
 REPEAT_INTERVAL_S = 60.0
 MAX_NOTE = 1000
+MAX_NAME = 230
+"""Of an object's name in that of an Event, which may have 253 characters."""
 MAX_REMEMBERED = 10_000
+
+POLICY_KIND = (f"{GROUP}/{VERSION}", KIND)
+CONFIG_MAP_KIND = ("v1", "ConfigMap")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What an Event is about."""
+
+    namespace: str
+    name: str
+    uid: str
+    api_version: str
+    kind: str
 
 
 @dataclass(slots=True)
@@ -43,19 +59,22 @@ class Recorder:
         self._now = now
         self._seen: dict[tuple[str, str], _Seen] = {}
 
-    async def record(self, namespace: str, policy: str, uid: str, event: Event) -> None:
-        """Say that something happened to a policy."""
-        name = event_name(policy, uid, event)
-        seen = self._seen.get((namespace, name))
+    async def record(
+        self, namespace: str, name: str, uid: str, event: Event, kind: tuple[str, str] = POLICY_KIND
+    ) -> None:
+        """Say that something happened to a policy, or to another object; `kind` is its apiVersion and kind."""
+        subject = Subject(namespace, name, uid, *kind)
+        event_id = event_name(name, uid, event)
+        seen = self._seen.get((namespace, event_id))
         now = self._now()
         if seen is not None:
             seen.count += 1
             if now - seen.written_at_s < REPEAT_INTERVAL_S:
                 return
         try:
-            await self._write(namespace, name, self._body(namespace, name, policy, uid, event, now), seen, now)
+            await self._write(namespace, event_id, self._body(event_id, subject, event, now), seen, now)
         except KubeError as error:
-            logger.warning("an event about %s/%s could not be written: %s", namespace, policy, error)
+            logger.warning("an event about %s/%s could not be written: %s", namespace, name, error)
 
     async def _write(self, namespace: str, name: str, body: Object, seen: _Seen | None, now: float) -> None:
         if seen is None:
@@ -79,11 +98,11 @@ class Recorder:
             self._seen.clear()
         return self._seen.setdefault((namespace, name), _Seen(count, now))
 
-    def _body(self, namespace: str, name: str, policy: str, uid: str, event: Event, now: float) -> Object:
+    def _body(self, name: str, subject: Subject, event: Event, now: float) -> Object:
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": subject.namespace},
             "eventTime": _micro_time(now),
             "reportingController": CONTROLLER,
             "reportingInstance": self._instance,
@@ -92,20 +111,20 @@ class Recorder:
             "reason": event.reason.value,
             "note": event.message[:MAX_NOTE],
             "regarding": {
-                "apiVersion": f"{GROUP}/{VERSION}",
-                "kind": KIND,
-                "namespace": namespace,
-                "name": policy,
-                "uid": uid,
+                "apiVersion": subject.api_version,
+                "kind": subject.kind,
+                "namespace": subject.namespace,
+                "name": subject.name,
+                "uid": subject.uid,
             },
         }
 
 
-def event_name(policy: str, uid: str, event: Event) -> str:
+def event_name(about: str, uid: str, event: Event) -> str:
     """The same name for the same happening: of a warning, equal but for the numbers in its message."""
     words = wording(event.message) if event.warning else event.message
     digest = hashlib.sha256(f"{uid}/{event.reason}/{event.warning}/{words}".encode()).hexdigest()
-    return f"{policy}.{digest[:16]}"
+    return f"{about[:MAX_NAME].rstrip('.-')}.{digest[:16]}"
 
 
 def _micro_time(at_s: float) -> str:

@@ -262,7 +262,8 @@ async def connect(field_manager: str) -> Kube:
     Raises:
         KubeError: neither is there, or the file is broken.
     """
-    configuration = Configuration()
+    # Each watch holds a connection for good: a bound on them would in time leave none for a write.
+    configuration = Configuration(connection_pool_maxsize=0)
     try:
         kube_config.load_incluster_config(client_configuration=configuration)
     except kube_config.ConfigException:

@@ -131,6 +131,8 @@ class Watcher(Generic[R]):
         self._store = store
         self._on_change = on_change
         self.synced = asyncio.Event()
+        self.refused: str | None = None
+        """The API server's sentence while it refuses what is asked, which will not pass by itself."""
 
     async def run(self) -> None:
         """List and watch for ever."""
@@ -140,16 +142,18 @@ class Watcher(Generic[R]):
             try:
                 if version is None:
                     version = await self._list()
+                    self.refused = None
                     self.synced.set()
                 async for change, found in self._kube.watch(self._resource, self._namespace, self._selector, version):
                     version = found["metadata"]["resourceVersion"]
                     self._take(change, found)
-                    failures = 0
+                    self.refused, failures = None, 0
                 await asyncio.sleep(RECONNECT_PAUSE_S)
             except GoneError:
                 version = None
             except KubeError as error:
                 version = None if isinstance(error, NotFoundError) else version
+                self.refused = str(error) if isinstance(error, RefusedError) else self.refused
                 await asyncio.sleep(self._pause(failures, error))
                 failures += 1
 

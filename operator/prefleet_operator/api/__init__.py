@@ -9,6 +9,7 @@ from prefleet_operator.api.arguments import (
     OPERATOR_ENV,
     RUNTIME_SETTINGS_KEY,
 )
+from prefleet_operator.api.attach import AttachedRole, AttachSpec, PodSelector
 from prefleet_operator.api.base import (
     GROUP,
     KIND,
@@ -89,6 +90,8 @@ __all__ = [
     "TOP_LEVEL_VLLM_ASCEND",
     "VERSION",
     "Accelerator",
+    "AttachSpec",
+    "AttachedRole",
     "Band",
     "BandStatus",
     "Capabilities",
@@ -109,6 +112,7 @@ __all__ = [
     "ModelSpec",
     "Move",
     "PodColumns",
+    "PodSelector",
     "PolicyDocument",
     "PrefillPolicySpec",
     "PrefillPolicyStatus",

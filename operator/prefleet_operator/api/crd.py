@@ -29,6 +29,7 @@ _KEPT: Final = (
     "minimum",
     "maximum",
     "maxItems",
+    "maxProperties",
     "required",
     VALIDATIONS,
     "x-kubernetes-int-or-string",
@@ -129,6 +130,8 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
         kept["properties"] = {
             name: _structural(child, definitions) for name, child in sorted(node["properties"].items())
         }
+    elif isinstance(node.get("additionalProperties"), dict):
+        kept["additionalProperties"] = _structural(node["additionalProperties"], definitions)
     elif node.get("type") == "object":
         kept["x-kubernetes-preserve-unknown-fields"] = True
     if node.get("default") is not None:

@@ -94,14 +94,18 @@ def _runs_the_stage(kind: EngineType) -> Rule:
 def _has_a_model(kind: EngineType) -> Rule:
     if CAPABILITIES[kind].hub:
         return Rule(
-            f"self.engine.type != '{kind}' || has(self.model.source)",
+            f"self.engine.type != '{kind}' || has(self.attach) || has(self.model.source)",
             f"model.source: write one of hub, pvc or hostPath: engine type {kind} needs a model",
-            lambda spec: spec.engine.type is not kind or spec.model.source is not None,
+            lambda spec: bool(spec.engine.type is not kind or spec.attach or spec.model.source),
         )
     return Rule(
-        f"self.engine.type != '{kind}' || (has(self.model.source) && !has(self.model.source.hub))",
+        f"self.engine.type != '{kind}' || has(self.attach) || (has(self.model.source) && !has(self.model.source.hub))",
         f"model.source: write pvc or hostPath: {kind} reads its model from a folder",
-        lambda spec: spec.engine.type is not kind or (spec.model.source is not None and spec.model.source.hub is None),
+        lambda spec: bool(
+            spec.engine.type is not kind
+            or spec.attach
+            or (spec.model.source is not None and spec.model.source.hub is None)
+        ),
     )
 
 

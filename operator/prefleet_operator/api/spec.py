@@ -19,6 +19,12 @@ from prefleet_operator.api.arguments import (
     NO_OPERATOR_ENV,
     NO_RUNTIME_SETTINGS,
 )
+from prefleet_operator.api.attach import (
+    AttachedRole,
+    AttachSpec,
+    attachable_engine_rules,
+    brings_nothing_of_its_own,
+)
 from prefleet_operator.api.base import (
     CountOrPercent,
     DurationText,
@@ -404,6 +410,8 @@ class TuningSpec(Model):
 
 
 def _roles_fit(spec: PrefillPolicySpec) -> bool:
+    if spec.attach is not None:
+        return not spec.roles()
     return set(spec.roles()) in ({Role.PREFILL, Role.DECODE}, {Role.MIXED})
 
 
@@ -434,6 +442,8 @@ class PrefillPolicySpec(Model):
     """Pods that only decode; goes together with prefill."""
     mixed: RoleSpec | None = None
     """Pods that do both; stands alone."""
+    attach: AttachSpec | None = None
+    """Pods that somebody else makes, in place of prefill and decode or mixed."""
     scheduling: SchedulingSpec = SchedulingSpec()
     slo: SloSpec = SloSpec()
     tuning: TuningSpec = TuningSpec()
@@ -442,8 +452,9 @@ class PrefillPolicySpec(Model):
 
     RULES: ClassVar = (
         Rule(
-            "has(self.prefill) == has(self.decode) && has(self.prefill) != has(self.mixed)",
-            "write either prefill and decode together, or mixed alone",
+            "has(self.attach) ? !(has(self.prefill) || has(self.decode) || has(self.mixed))"
+            " : has(self.prefill) == has(self.decode) && has(self.prefill) != has(self.mixed)",
+            "write either prefill and decode together, or mixed alone, or attach alone",
             _roles_fit,
         ),
         Rule(
@@ -451,6 +462,13 @@ class PrefillPolicySpec(Model):
             "nodesPerReplica: leave it at 1: of the engines only type VLLM serves one model from several nodes",
             _one_node_unless_vllm,
         ),
+        Rule(
+            "!has(self.attach) || !(has(self.model.source) || has(self.engine.image) || has(self.runtime.image))",
+            "attach: remove model.source, engine.image and runtime.image: attached pods have their own; "
+            "engine.version says which release they run",
+            brings_nothing_of_its_own,
+        ),
+        *attachable_engine_rules(EngineType),
         Rule(
             "self.tuning.mode != 'Off' || self.scheduling.policy != 'ShortRequestFirst'"
             " || (has(self.scheduling.threshold) && has(self.scheduling.longMaxWait))",
@@ -465,3 +483,14 @@ class PrefillPolicySpec(Model):
         """The roles that the spec asks for, in the order prefill, decode, mixed."""
         given = {Role.PREFILL: self.prefill, Role.DECODE: self.decode, Role.MIXED: self.mixed}
         return {role: spec for role, spec in given.items() if spec is not None}
+
+    def attached_roles(self) -> dict[Role, AttachedRole]:
+        """The roles whose pods somebody else makes, in the same order."""
+        if self.attach is None:
+            return {}
+        given = {Role.PREFILL: self.attach.prefill, Role.DECODE: self.attach.decode, Role.MIXED: self.attach.mixed}
+        return {role: attached for role, attached in given.items() if attached is not None}
+
+    def role_names(self) -> tuple[Role, ...]:
+        """The roles of the fleet, whoever makes their pods."""
+        return (*self.roles(), *self.attached_roles())

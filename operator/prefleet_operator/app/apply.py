@@ -7,6 +7,8 @@ look after a start applies everything once: an apply that changes nothing is no 
 The policy ConfigMap carries the resource version that the decision was made on, so that a generation never
 stands for two contents. Order: the ConfigMap, the other objects, what is pruned, and last the pods' annotations,
 since those make a kubelet read the ConfigMap.
+
+ConfigMaps are never deleted: pods may mount them, and those that only the fleet's own pods mount go with the policy.
 """
 
 from __future__ import annotations
@@ -29,13 +31,22 @@ from prefleet_operator.adapters.kube import (
 )
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.records import ChildRecord, PodRecord
-from prefleet_operator.render import GENERATION_ANNOTATION, fleet_labels
+from prefleet_operator.render import GENERATION_ANNOTATION, KEPT_ANNOTATION, fleet_labels
 
 PARALLEL_ANNOTATIONS = 16
 PRUNED_KINDS = tuple(kind for kind in RESOURCES_BY_KIND if kind != "ConfigMap")
 
 ObjectKey = tuple[str, str, str]
 """Kind, namespace and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """What was applied for a fleet, and the fields of it that the API server then said are ours."""
+
+    fleet: str
+    digest: str
+    owned_fields: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,7 @@ class Applier:
     def __init__(self, kube: Kube, cluster: Cluster) -> None:
         self._kube = kube
         self._cluster = cluster
-        self._applied: dict[ObjectKey, tuple[str, str]] = {}
+        self._applied: dict[ObjectKey, _Applied] = {}
 
     def changes(
         self, namespace: str, fleet: str, objects: Sequence[Object], annotate: tuple[str, ...], generation: int
@@ -93,21 +104,25 @@ class Applier:
 
     def forget(self, namespace: str, fleet: str) -> None:
         """Drop the memory of a fleet that is gone."""
-        names = f"{fleet}-"
-        for key in [key for key in self._applied if key[1] == namespace and key[2].startswith(names)]:
+        ours = [key for key, applied in self._applied.items() if (key[1], applied.fleet) == (namespace, fleet)]
+        for key in ours:
             del self._applied[key]
 
     def _is_applied(self, desired: Object) -> bool:
         kind, namespace, name = _key(desired)
-        record = self._cluster.children[kind].get(namespace, name)
-        return record is not None and self._applied.get(_key(desired)) == (_digest(desired), record.owned_fields)
+        record, applied = self._cluster.children[kind].get(namespace, name), self._applied.get(_key(desired))
+        if record is None or applied is None:
+            return False
+        return (applied.digest, applied.owned_fields) == (_digest(desired), record.owned_fields)
 
     async def _apply(self, desired: Object, fleet: str) -> None:
         kind, namespace, name = _key(desired)
         store, resource = self._cluster.children[kind], RESOURCES_BY_KIND[kind]
         record, body = store.get(namespace, name), desired
+        if record is not None and record.identity.fleet != fleet:
+            raise RefusedError(f"The {kind} {name} is of the policy {record.identity.fleet}: {_other_name(desired)}.")
         if record is None:
-            await self._refuse_a_stranger(kind, namespace, name, fleet)
+            await self._refuse_a_stranger(desired, fleet)
         elif kind == "ConfigMap":
             version = {"resourceVersion": str(record.identity.version)}
             body = desired | {"metadata": desired["metadata"] | version}
@@ -116,17 +131,18 @@ class Applier:
         except RefusedError as error:
             raise RefusedError(f"The API server refuses the {kind} {name}: {error}") from error
         store.put(answer)
-        self._applied[_key(desired)] = (_digest(desired), answer.owned_fields)
+        self._applied[_key(desired)] = _Applied(fleet, _digest(desired), answer.owned_fields)
 
-    async def _refuse_a_stranger(self, kind: str, namespace: str, name: str, fleet: str) -> None:
+    async def _refuse_a_stranger(self, desired: Object, fleet: str) -> None:
         """An object of that name may be somebody else's, or ours and not yet heard of."""
+        kind, namespace, name = _key(desired)
         found = await self._kube.find(RESOURCES_BY_KIND[kind], namespace, name)
         if found is None:
             return
         labels = found["metadata"].get("labels") or {}
         if not fleet_labels(fleet).items() <= labels.items():
             raise RefusedError(
-                f"The {kind} {name} exists and is not of this policy: delete it or give the policy another name."
+                f"The {kind} {name} exists and is not of this policy: delete it or {_other_name(desired)}."
             )
         self._cluster.children[kind].put(ChildRecord.of(found))
         raise ConflictError(f"the {kind} {name} is there already: decide again")
@@ -169,6 +185,13 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
         elif value != before:
             patch[key] = value
     return patch
+
+
+def _other_name(desired: Object) -> str:
+    """How to get out of the way of an object of the same name."""
+    if KEPT_ANNOTATION in desired["metadata"].get("annotations", {}):
+        return "name another in spec.attach.policyConfigMap"
+    return "give the policy another name"
 
 
 def _key(desired: Object) -> ObjectKey:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, MetricsSource
 from prefleet_operator.api import ConditionType, InvalidSpecError, parse_spec
+from prefleet_operator.app.claims import overlap_of
 from prefleet_operator.app.gather import Cluster, query
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import Readings
@@ -83,12 +84,17 @@ class FleetLoop:
             return
 
     def _queries(self) -> dict[str, dict[str, FleetQuery]]:
-        """What to ask each source, by the policy's uid."""
+        """What to ask each source, by the policy's uid. Nothing is asked for a policy whose pods are not known yet, or
+        that is refused for them."""
         queries: dict[str, dict[str, FleetQuery]] = {}
         for policy in self._policies:
             try:
                 spec = parse_spec(policy.spec)
             except InvalidSpecError:
+                continue
+            if not self._cluster.knows_attached(policy.namespace):
+                continue
+            if overlap_of(policy, self._policies, self._cluster) is not None:
                 continue
             queries.setdefault(spec.metrics_source, {})[policy.uid] = query(policy, spec, self._cluster)
         return queries
@@ -124,5 +130,6 @@ def silent(asked: FleetQuery, why: str) -> FleetReading:
 
 
 def _propagates(policy: PolicyRecord) -> bool:
+    """Whether a change reaches its pods within seconds; attached pods take their kubelet's time."""
     condition = find_condition(policy.status.conditions, ConditionType.POLICY_ACTIVE)
-    return condition is not None and condition.reason == Reason.PROPAGATING
+    return condition is not None and condition.reason == Reason.PROPAGATING and "attach" not in policy.spec

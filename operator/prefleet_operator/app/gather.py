@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from prefleet_runtime.contract import InvalidPolicyError, RuntimePolicy
+from prefleet_runtime.contract import DEFAULT_EXPORTER_PORT, InvalidPolicyError, RuntimePolicy
 
 from prefleet_operator.adapters.kube import RESOURCES_BY_KIND
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
-from prefleet_operator.adapters.watch import Store
-from prefleet_operator.api import PrefillPolicySpec
+from prefleet_operator.adapters.watch import Store, Watcher
+from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import MAX_DIGITS, ChildRecord, PodRecord
+from prefleet_operator.app.workqueue import Key
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import Missing, PodView, Reading, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.engines import engine_for
-from prefleet_operator.render import policy_config_map_name
+from prefleet_operator.render import live_config_map_name
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedPods:
+    """The pods that one policy attaches, by role."""
+
+    stores: Mapping[Role, Store[PodRecord]]
+    watchers: tuple[Watcher[PodRecord], ...]
+
+    @property
+    def refused(self) -> str | None:
+        """Why the API server does not tell of them, if it refuses to."""
+        return next((watcher.refused for watcher in self.watchers if watcher.refused is not None), None)
+
+    @property
+    def known(self) -> bool:
+        """Whether they have been listed, or cannot be."""
+        return self.refused is not None or all(watcher.synced.is_set() for watcher in self.watchers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +48,27 @@ class Cluster:
         default_factory=lambda: {kind: Store() for kind in RESOURCES_BY_KIND}
     )
     unserved: set[str] = field(default_factory=set)
+    attached: dict[Key, AttachedPods] = field(default_factory=dict)
 
     def set_served(self, kind: str, served: bool) -> None:
         """Keep in mind whether the API server knows the kind."""
         (self.unserved.discard if served else self.unserved.add)(kind)
 
     def fleet_pods(self, namespace: str, fleet: str) -> tuple[PodRecord, ...]:
-        """The pods of a fleet that the operator made."""
-        return tuple(pod for pod in self.pods.of(namespace, fleet) if pod.role is not None)
+        """The pods of a fleet, each with its role: those that it attaches, or those that the operator made."""
+        attached = self.attached.get((namespace, fleet))
+        if attached is None:
+            return tuple(pod for pod in self.pods.of(namespace, fleet) if pod.role is not None)
+        return tuple(
+            replace(pod, role=role)
+            for role, store in attached.stores.items()
+            for pod in sorted(store.everything(namespace), key=lambda pod: pod.identity.name)
+            if not pod.made_for
+        )
+
+    def knows_attached(self, namespace: str) -> bool:
+        """Whether all pods that the policies of a namespace attach have been listed."""
+        return all(attached.known for (where, _), attached in self.attached.items() if where == namespace)
 
 
 def gather(
@@ -52,7 +85,7 @@ def gather(
         for kind in ("Deployment", "LeaderWorkerSet")
         for workload in cluster.children[kind].of(policy.namespace, policy.name)
     ]
-    config_map = cluster.children["ConfigMap"].get(policy.namespace, policy_config_map_name(policy.name))
+    config_map = live_config_map(policy, spec, cluster)
     return Situation(
         spec=spec,
         generation=policy.generation,
@@ -66,6 +99,12 @@ def gather(
         sources=sources,
         warnings=engine_for(spec).warnings(spec),
     )
+
+
+def live_config_map(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> ChildRecord | None:
+    """The fleet's policy ConfigMap; one of that name that is another fleet's is none."""
+    found = cluster.children["ConfigMap"].get(policy.namespace, live_config_map_name(policy.name, spec))
+    return found if found is not None and found.identity.fleet == policy.name else None
 
 
 def read_live(config_map: ChildRecord) -> LivePolicy:
@@ -85,11 +124,12 @@ def read_live(config_map: ChildRecord) -> LivePolicy:
 def query(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> FleetQuery:
     """What a metrics source is asked for one fleet: its ready pods."""
     pods = cluster.fleet_pods(policy.namespace, policy.name)
+    ports = {role: attached.metrics_port for role, attached in spec.attached_roles().items()}
     return FleetQuery(
         namespace=policy.namespace,
         name=policy.name,
         pods=tuple(
-            PodTarget(pod.identity.name, pod.role, pod.ip)
+            PodTarget(pod.identity.name, pod.role, pod.ip, ports.get(pod.role, DEFAULT_EXPORTER_PORT))
             for pod in pods
             if pod.role is not None and pod.ready and not pod.terminating
         ),

@@ -1,8 +1,8 @@
 """The operator's life: wait for the Lease, lead, stop.
 
     standby   serves its health and waits for the Lease
-    leading   kopf watches policies, watchers keep pods and children, the fleet loop measures, the queue reconciles;
-              all of it ends the process if any of it ends
+    leading   kopf watches policies, watchers keep pods (those that policies attach, too) and children, the fleet loop
+              measures, the queue reconciles; all of it ends the process if any of it ends
     stopping  (SIGTERM) nothing new is begun, what is being written ends, and only then the Lease is released
 
 A process that loses its Lease ends at once, without tidying up: everything it might tidy could be a write.
@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -31,13 +31,15 @@ from prefleet_operator.adapters.kube import (
     RESOURCES_BY_KIND,
     WRITE_TIMEOUT_S,
     Kube,
+    KubeError,
     connect,
     until_answered,
 )
 from prefleet_operator.adapters.metrics_source import MetricsSource
 from prefleet_operator.adapters.serve import serve
-from prefleet_operator.adapters.watch import OptionalWatcher, Watcher, Watchers
+from prefleet_operator.adapters.watch import OptionalWatcher, Store, Watcher, Watchers
 from prefleet_operator.app.apply import Applier
+from prefleet_operator.app.attachments import Attachments
 from prefleet_operator.app.config import OperatorConfig
 from prefleet_operator.app.fleet_loop import FleetLoop
 from prefleet_operator.app.gather import Cluster
@@ -59,6 +61,7 @@ CHILD_SELECTOR = f"{FLEET_LABEL},app.kubernetes.io/managed-by=prefleet"
 STUCK_AFTER_S = 60.0
 DRAIN_S = 2 * WRITE_TIMEOUT_S
 EXIT_LEADERSHIP_LOST = 3
+LIST_PAUSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,11 @@ class Operator:
     ) -> None:
         self.config = config
         self.policies = PolicyIndex()
+        self._kube = kube
         self._cluster = Cluster()
+        self.attachments = Attachments(
+            self._cluster, self._watch_pods, lambda key: self.queue.mark(key), self._mark_all
+        )
         readings = Readings()
         self.queue = Workqueue(
             Reconciler(
@@ -99,6 +106,7 @@ class Operator:
                 sources=tuple(sources),
                 now=time.time,
                 count=telemetry.count_reconcile,
+                follow=self.attachments.follow,
             ).reconcile
         )
         self.turned_at = time.monotonic()
@@ -123,11 +131,55 @@ class Operator:
             self.policies.drop(record.key, record.uid)
             self.queue.mark(record.key)
         else:
-            self.queue.mark(record.key, urgent=self.policies.put(record))
+            self.queue.mark(record.key, urgent=self._know(record))
+
+    async def synced(self) -> None:
+        """Wait until all that decisions rest on has been read."""
+        await self.watchers.synced()
+        await self._read_policies()
+
+    async def _read_policies(self) -> None:
+        """Know all policies before the first is decided about: whom an older one's pods belong to must not depend on
+        the order in which kopf tells of them."""
+        for namespace in self.config.namespaces or (None,):
+            await self._read_policies_of(namespace)
+
+    async def _read_policies_of(self, namespace: str | None) -> None:
+        token = ""
+        while True:
+            try:
+                page, _, token = await self._kube.list_page(POLICIES, namespace, "", token)
+            except KubeError as error:
+                logger.warning("policies cannot be listed, trying again: %s", error)
+                token = ""
+                await asyncio.sleep(LIST_PAUSE_S)
+                continue
+            for found in page:
+                self._know(PolicyRecord.of(found))
+            if not token:
+                return
+
+    def _mark_all(self, namespace: str) -> None:
+        for policy in self.policies:
+            if policy.namespace == namespace:
+                self.queue.mark(policy.key)
+
+    def _know(self, record: PolicyRecord) -> bool:
+        """Take in a policy; whether its spec, or the object itself, is another than before."""
+        changed = self.policies.put(record)
+        if changed:
+            self.attachments.follow(record)
+        return changed
 
     def _observe(self, seconds: float) -> None:
         self._telemetry.observe_loop(seconds)
+        self.attachments.keep({policy.key for policy in self.policies})
         self.turned_at = time.monotonic()
+
+    def _watch_pods(
+        self, namespace: str, selector: str, store: Store[PodRecord], changed: Callable[[str, str], None]
+    ) -> Watcher[PodRecord]:
+        return Watcher(self._kube, PODS, namespace, selector, PodRecord.of, store, changed)
 
     def _watchers(self, kube: Kube) -> list[Watcher[Any]]:
         def changed(namespace: str, fleet: str) -> None:
@@ -195,10 +247,11 @@ class Process:
         holding = asyncio.create_task(_hold(election))
         watching = asyncio.create_task(operator.watchers.run())
         work = [holding, watching]
-        synced = asyncio.create_task(operator.watchers.synced())
+        synced = asyncio.create_task(operator.synced())
         if await self._unless_stopped(_first_end(work, until=synced)):
             self._synced = True
-            work += [asyncio.create_task(part) for part in (operator.queue.run(), operator.loop.run())]
+            parts = (operator.queue.run(), operator.loop.run(), operator.attachments.run())
+            work += [asyncio.create_task(part) for part in parts]
             work.append(await self._start_kopf(operator))
             await self._unless_stopped(_first_end(work))
         await self._stop(operator, work)

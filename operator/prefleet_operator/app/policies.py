@@ -18,7 +18,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """One PrefillPolicy. `raw_status` is what stands there; `status` is empty if this operator cannot read it."""
+    """One PrefillPolicy. `raw_status` is what stands there; `status` is empty if this operator cannot read it.
+
+    `created`: its creationTimestamp, RFC 3339 in UTC.
+    """
 
     namespace: str
     name: str
@@ -29,6 +32,7 @@ class PolicyRecord:
     spec: Mapping[str, Any]
     raw_status: Mapping[str, Any]
     status: PrefillPolicyStatus
+    created: str = ""
 
     @property
     def key(self) -> Key:
@@ -49,6 +53,7 @@ class PolicyRecord:
             spec=found.get("spec") or {},
             raw_status=raw_status,
             status=_parse_status(raw_status),
+            created=metadata.get("creationTimestamp") or "",
         )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from prefleet_operator.adapters.events import Recorder
+from prefleet_operator.adapters.events import CONFIG_MAP_KIND, Recorder
 from prefleet_operator.adapters.kube import (
     INSTALL_HINTS,
     POLICIES,
@@ -30,7 +30,8 @@ from prefleet_operator.adapters.kube import (
 )
 from prefleet_operator.api import InvalidSpecError, PrefillPolicySpec, PrefillPolicyStatus, parse_spec
 from prefleet_operator.app.apply import Applier, Changes, merge_patch
-from prefleet_operator.app.gather import Cluster, gather
+from prefleet_operator.app.claims import Overlaps
+from prefleet_operator.app.gather import Cluster, gather, live_config_map
 from prefleet_operator.app.leader import LeadershipLostError
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import Readings
@@ -38,7 +39,7 @@ from prefleet_operator.app.workqueue import Key, WorkFailedError
 from prefleet_operator.core.plan import Event, Plan, condition_events, make_plan
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.status import refused
-from prefleet_operator.render import InstallationDefaults, PolicyObject, policy_config_map_name, render_fleet
+from prefleet_operator.render import InstallationDefaults, PolicyObject, live_config_map_name, render_fleet
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +60,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one turn is to write. Without a plan, only the status that says why there is none."""
+    """What one turn is to write. Without a plan, only the status that says why there is none.
+
+    `config_map`: the name of the policy ConfigMap.
+    """
 
     policy: PolicyRecord
     status: PrefillPolicyStatus
     changes: Changes
     plan: Plan | None = None
+    config_map: str = ""
 
     @property
     def status_patch(self) -> Object:
@@ -78,7 +83,8 @@ class Attempt:
 
 
 class Reconciler:
-    """Reconciles any fleet; holds no state of its own. `now` gives Unix seconds."""
+    """Reconciles any fleet; of its own it remembers only when pods were last seen to overlap. `now` gives Unix seconds;
+    `follow` is told of a policy that was read anew, whose pods may be others now."""
 
     def __init__(
         self,
@@ -92,6 +98,7 @@ class Reconciler:
         sources: tuple[str, ...],
         now: Callable[[], float],
         count: Callable[[Outcome], None],
+        follow: Callable[[PolicyRecord], None] = lambda _: None,
     ) -> None:
         self._kube = kube
         self._policies = policies
@@ -103,12 +110,18 @@ class Reconciler:
         self._sources = sources
         self._now = now
         self._count = count
+        self._follow = follow
+        self._overlaps = Overlaps(policies, cluster)
 
     async def reconcile(self, key: Key) -> None:
         """One turn. Raises WorkFailedError if it should be tried again."""
         policy = self._policies.get(key)
         if policy is None or policy.deleting:
             self._applier.forget(*key)
+            if policy is None:
+                await self._tell_what_stays(key, f"PrefillPolicy {key[1]} was deleted")
+            return
+        if not self._cluster.knows_attached(policy.namespace):
             return
         if self._waits_for_a_reading(policy):
             self._readings.ask()
@@ -119,8 +132,11 @@ class Reconciler:
             raise WorkFailedError
 
     def _waits_for_a_reading(self, policy: PolicyRecord) -> bool:
-        """Whether the sources will tell of the fleet's pods soon. Nobody asks them about a spec that is wrong."""
+        """Whether the sources will tell of the fleet's pods soon. Nobody asks them about a spec that is wrong, or that
+        is refused for its pods."""
         if self._readings.known(policy.uid) or not any(p.ready for p in self._cluster.fleet_pods(*policy.key)):
+            return False
+        if self._overlaps.refusal(policy, self._now()) is not None:
             return False
         try:
             parse_spec(policy.spec)
@@ -167,29 +183,42 @@ class Reconciler:
             self._policies.drop(policy.key, policy.uid)
             return None
         self._policies.put(fresh)
+        self._follow(fresh)
         return None if fresh.deleting else fresh
 
     def _decide(self, policy: PolicyRecord) -> Attempt:
         try:
             spec = parse_spec(policy.spec)
-            return self._attempt(policy, spec)
+            fault = self._fault_of_pods(policy)
+            if fault is None:
+                return self._attempt(policy, spec)
+            reason, message = fault
         except InvalidSpecError as error:
-            return self._refusal(policy, Reason.INVALID_SPEC, str(error))
+            reason, message = Reason.INVALID_SPEC, str(error)
         except _UnservedKindError as error:
-            return self._refusal(policy, Reason.KIND_NOT_SERVED, str(error))
-
-    def _refusal(self, policy: PolicyRecord, reason: Reason, message: str) -> Attempt:
+            reason, message = Reason.KIND_NOT_SERVED, str(error)
         status = refused(policy.status, policy.generation, reason, message, self._now())
         return Attempt(policy, status, Changes(policy.namespace, policy.name, 0))
 
+    def _fault_of_pods(self, policy: PolicyRecord) -> tuple[Reason, str] | None:
+        """Why the policy is refused for the pods that it attaches, if it is."""
+        attached = self._cluster.attached.get(policy.key)
+        if attached is not None and attached.refused is not None:
+            return Reason.APPLY_REFUSED, f"The API server refuses the podSelector of spec.attach: {attached.refused}"
+        overlap = self._overlaps.refusal(policy, self._now())
+        return None if overlap is None else (Reason.PODS_OVERLAP, overlap)
+
     def _attempt(self, policy: PolicyRecord, spec: PrefillPolicySpec) -> Attempt:
+        if not self._cluster.knows_attached(policy.namespace):
+            raise ConflictError("the pods of a changed selector have not been listed yet: decide again")
         situation = gather(policy, spec, self._cluster, self._readings.of(policy.uid), self._sources)
         plan = make_plan(situation, self._now())
         target = PolicyObject(policy.name, policy.namespace, policy.uid)
-        objects = render_fleet(target, spec, plan.policy, self._defaults)
+        live = live_config_map(policy, spec, self._cluster)
+        objects = render_fleet(target, spec, plan.policy, self._defaults, kept=live is not None and live.kept)
         self._refuse_unserved(objects)
         changes = self._applier.changes(policy.namespace, policy.name, objects, plan.annotate, plan.policy.generation)
-        return Attempt(policy, plan.status, changes, plan)
+        return Attempt(policy, plan.status, changes, plan, live_config_map_name(policy.name, spec))
 
     def _refuse_unserved(self, objects: Sequence[Object]) -> None:
         """Raises where an object is of a kind that this cluster does not know: then nothing is applied at all."""
@@ -206,7 +235,7 @@ class Reconciler:
         try:
             await self._applier.carry_out(attempt.changes)
         except RefusedError as error:
-            status = attempt.status if self._policy_is_live(policy, plan) else policy.status
+            status = attempt.status if self._policy_is_live(attempt) else policy.status
             await self._say_refused(policy, status, Reason.APPLY_REFUSED, str(error))
             return Outcome.REFUSED
         await self._write_status(attempt)
@@ -216,13 +245,18 @@ class Reconciler:
         if policy.status.effective != plan.status.effective:
             logger.info("%s/%s: %s", policy.namespace, policy.name, plan.status.history[-1].message)
         await self._tell(policy, plan.events)
+        if policy.status.observed_generation not in (None, policy.generation):
+            why = f"PrefillPolicy {policy.name} is written to {attempt.config_map} now"
+            await self._tell_what_stays(policy.key, why, but=attempt.config_map)
         return Outcome.WRITTEN
 
-    def _policy_is_live(self, policy: PolicyRecord, plan: Plan | None) -> bool:
+    def _policy_is_live(self, attempt: Attempt) -> bool:
         """Whether the ConfigMap was applied before something else was refused: then the status must know."""
-        name = policy_config_map_name(policy.name)
-        record = self._cluster.children["ConfigMap"].get(policy.namespace, name)
-        return plan is not None and record is not None and record.annotated_generation == plan.policy.generation
+        policy, plan = attempt.policy, attempt.plan
+        record = self._cluster.children["ConfigMap"].get(policy.namespace, attempt.config_map)
+        if plan is None or record is None or record.identity.fleet != policy.name:
+            return False
+        return record.annotated_generation == plan.policy.generation
 
     async def _say_refused(
         self, policy: PolicyRecord, status: PrefillPolicyStatus, reason: Reason, message: str
@@ -260,6 +294,23 @@ class Reconciler:
     async def _tell(self, policy: PolicyRecord, events: tuple[Event, ...]) -> None:
         for event in events:
             await self._recorder.record(policy.namespace, policy.name, policy.uid, event)
+
+    async def _tell_what_stays(self, key: Key, why: str, but: str = "") -> None:
+        """Say of each ConfigMap of the fleet that pods of others may mount, and that nobody writes any more, that it
+        stays."""
+        namespace, fleet = key
+        for record in self._cluster.children["ConfigMap"].of(namespace, fleet):
+            identity = record.identity
+            if not record.kept or identity.name == but:
+                continue
+            generation = record.annotated_generation
+            message = (
+                f"{why}: this ConfigMap stays as it is, with generation {generation}, and pods that mount it go on "
+                "with that; delete it once none does."
+            )
+            logger.info("%s/%s: the ConfigMap stays: %s", namespace, identity.name, message)
+            event = Event(Reason.CONFIG_MAP_KEPT, message)
+            await self._recorder.record(namespace, identity.name, identity.uid, event, CONFIG_MAP_KIND)
 
 
 def reasons_by_condition(policies: PolicyIndex) -> Mapping[tuple[str, str, str], int]:

@@ -17,7 +17,13 @@ from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.watch import Identity
 from prefleet_operator.api import Role
 from prefleet_operator.core.native_policy import NATIVE_POLICY_FILE
-from prefleet_operator.render import FIELD_MANAGER, FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL
+from prefleet_operator.render import (
+    FIELD_MANAGER,
+    FLEET_LABEL,
+    GENERATION_ANNOTATION,
+    KEPT_ANNOTATION,
+    ROLE_LABEL,
+)
 
 MAX_DIGITS = 15
 """Of a generation: what fits into a JSON number on every side."""
@@ -26,7 +32,10 @@ MAX_POLICY_CHARACTERS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making."""
+    """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making.
+
+    `made_for`: the fleet that the operator made it for; "" if somebody else made it.
+    """
 
     identity: Identity
     role: Role | None
@@ -35,6 +44,7 @@ class PodRecord:
     ready_since_s: float | None
     terminating: bool
     generation: int | None
+    made_for: str = ""
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -43,14 +53,16 @@ class PodRecord:
         label = (metadata.get("labels") or {}).get(ROLE_LABEL)
         ready = next((each for each in status.get("conditions") or () if each["type"] == "Ready"), None)
         is_ready = ready is not None and ready["status"] == "True"
+        identity, role = identify(pod), Role(label) if label in set(Role) else None
         return cls(
-            identity=identify(pod),
-            role=Role(label) if label in set(Role) else None,
+            identity=identity,
+            role=role,
             ip=status.get("podIP"),
             ready=is_ready,
             ready_since_s=_seconds(ready.get("lastTransitionTime")) if ready is not None and is_ready else None,
             terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
             generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
+            made_for=identity.fleet if role is not None else "",
         )
 
 
@@ -62,8 +74,8 @@ class ChildRecord:
     changes one of them, and only then: the cheapest sign that the object must be applied again. `ours`: the
     operator made it. `policy`: the policy document of a ConfigMap, cut off where it is none of ours any more.
     `owns_policy`: nobody else has written the policy documents in it. `native`: it is of an engine that is told at its
-    start. `untaken_since_s`: when a LeaderWorkerSet was made of which no controller has written a word yet; a
-    Deployment's controller is part of every cluster.
+    start. `kept`: a ConfigMap that outlives its policy. `untaken_since_s`: when a LeaderWorkerSet was made of which no
+    controller has written a word yet; a Deployment's controller is part of every cluster.
     """
 
     identity: Identity
@@ -76,6 +88,7 @@ class ChildRecord:
     annotated_generation: int | None = None
     stuck: str | None = None
     untaken_since_s: float | None = None
+    kept: bool = False
 
     @classmethod
     def of(cls, child: Object) -> ChildRecord:
@@ -98,6 +111,7 @@ class ChildRecord:
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
             stuck=_stuck(child),
             untaken_since_s=_untaken_since(child),
+            kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
         )
 
 

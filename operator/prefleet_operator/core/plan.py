@@ -30,6 +30,7 @@ from prefleet_operator.api import (
     Role,
     format_duration,
 )
+from prefleet_operator.core.attached import judge_attached_ready
 from prefleet_operator.core.native_policy import FleetPolicy, as_run
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Stale
 from prefleet_operator.core.reasons import Reason
@@ -106,7 +107,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done. `annotate`: pods whose annotation is behind, after the ConfigMap has been applied."""
+    """What is to be done. `annotate`: pods whose annotation is behind, after the ConfigMap has been applied; never
+    those that somebody else makes."""
 
     policy: FleetPolicy
     annotate: tuple[str, ...]
@@ -125,7 +127,7 @@ def make_plan(situation: Situation, now: float) -> Plan:
     status = _next_status(situation, decision, memory, policy, now)
     return Plan(
         policy=policy,
-        annotate=_pods_behind(situation, policy.generation),
+        annotate=() if situation.spec.attach is not None else _pods_behind(situation, policy.generation),
         status=status,
         events=_move_events(situation.status, status)
         + condition_events(situation.status, status)
@@ -192,7 +194,7 @@ def _next_status(
     )
     verdicts = (
         judge_accepted(situation),
-        judge_ready(facts),
+        judge_ready(facts) if situation.spec.attach is None else judge_attached_ready(facts),
         judge_started(facts) if situation.spec.engine.told_at_start else judge_policy_active(facts),
         judge_metrics(situation, facts),
         judge_tuned(decision, noisy=tuning == previous.tuning),
@@ -281,6 +283,8 @@ def _why(situation: Situation, decision: TuningDecision, effective: EffectiveSta
     """Why this generation is another than the last one in status."""
     setting = describe_setting(effective)
     if situation.live is None:
+        if situation.status.effective is not None and situation.status.observed_generation != situation.generation:
+            return Reason.SPEC_CHANGED, f"The spec changed; a policy ConfigMap is written with {setting}."
         if situation.status.effective is not None:
             return Reason.DRIFT_CORRECTED, f"The policy ConfigMap was deleted; it is there again with {setting}."
         return Reason.FLEET_CREATED, f"The fleet starts with {setting}."

@@ -43,6 +43,7 @@ class Reason(StrEnum):
     APPLY_REFUSED = "ApplyRefused"
     RECONCILE_FAILED = "ReconcileFailed"
     ENGINE_WARNING = "EngineWarning"
+    PODS_OVERLAP = "PodsOverlap"
 
     # Pods.
     PODS_READY = "PodsReady"
@@ -50,6 +51,7 @@ class Reason(StrEnum):
     ROLLOUT_STUCK = "RolloutStuck"
     NO_PODS_WANTED = "NoPodsWanted"
     NO_READY_PODS = "NoReadyPods"
+    NO_PODS_FOUND = "NoPodsFound"
 
     # Whether the setting runs.
     GENERATION_REPORTED = "GenerationReported"
@@ -68,3 +70,6 @@ class Reason(StrEnum):
     SPEC_CHANGED = "SpecChanged"
     DRIFT_CORRECTED = "DriftCorrected"
     ADOPTED = "Adopted"
+
+    # What stays when nobody writes it any more.
+    CONFIG_MAP_KEPT = "ConfigMapKept"

@@ -36,6 +36,10 @@ from prefleet_operator.core.tuning import format_time, parse_time
 PROPAGATION_S = 120
 """How long a generation may be on its way before PolicyActive turns False: a kubelet takes up to 90."""
 
+KUBELET_REFRESH_S = 90
+ATTACHED_PROPAGATION_S = 180
+"""The same for pods that nobody annotates: the kubelet's time, and a scrape of Prometheus by which it is seen."""
+
 HISTORY_LENGTH = 10
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
@@ -65,7 +69,7 @@ class Facts:
 
     def ready_pods(self, role: Role | None = None) -> tuple[PodView, ...]:
         """Pods that serve, of one role or of all that the spec asks for."""
-        roles = self.spec.roles()
+        roles = self.spec.role_names()
         return tuple(
             pod
             for pod in self.pods
@@ -79,6 +83,15 @@ class Facts:
     def follows(self, pod: PodView) -> bool:
         """Whether the pod runs what it is to run."""
         return not self.is_told(pod) or reports(pod, self.generation)
+
+    def found_pods(self, role: Role) -> tuple[PodView, ...]:
+        """Pods of a role that are there to stay, ready or not."""
+        return tuple(pod for pod in self.pods if pod.role is role and not pod.terminating)
+
+    @property
+    def propagation_s(self) -> int:
+        """How long a generation may be on its way."""
+        return PROPAGATION_S if self.spec.attach is None else ATTACHED_PROPAGATION_S
 
 
 def reports(pod: PodView, generation: int) -> bool:
@@ -124,11 +137,11 @@ def judge_policy_active(facts: Facts) -> Verdict:
     count = f"{len(pods) - len(behind)} of {len(pods)} ready pods report generation {facts.generation}"
     overdue = [pod for pod in behind if facts.now >= _due(facts, pod)]
     if not overdue:
-        message = f"{count}; the others have {PROPAGATION_S} seconds from the change to follow."
+        message = f"{count}; {_how_the_others_follow(facts)}."
         return Verdict(ConditionType.POLICY_ACTIVE, UNKNOWN, Reason.PROPAGATING, message)
     wrong = [pod for pod in overdue if isinstance(pod.reported_generation, Sample)]
     if wrong:
-        message = f"{count}; {_names(wrong)} still report another: look in their logs for a refused policy file."
+        message = f"{count}; {_names(wrong)} still report another: {_where_to_look(facts)}."
         return Verdict(ConditionType.POLICY_ACTIVE, FALSE, Reason.GENERATION_NOT_REPORTED, message)
     message = f"{count}; nothing fresh is known of {_names(overdue)}: {_why_silent(overdue[0])}"
     return Verdict(ConditionType.POLICY_ACTIVE, UNKNOWN, Reason.GENERATION_UNKNOWN, message, noisy=True)
@@ -136,7 +149,22 @@ def judge_policy_active(facts: Facts) -> Verdict:
 
 def _due(facts: Facts, pod: PodView) -> float:
     """When the pod must have reported: counted from the change, or from its turning ready if that is later."""
-    return max(facts.changed_at_s or 0, pod.ready_since_s or 0) + PROPAGATION_S
+    return max(facts.changed_at_s or 0, pod.ready_since_s or 0) + facts.propagation_s
+
+
+def _how_the_others_follow(facts: Facts) -> str:
+    if facts.spec.attach is None:
+        return f"the others have {facts.propagation_s} seconds from the change to follow"
+    return (
+        f"the files of attached pods follow a change within {KUBELET_REFRESH_S} seconds, "
+        f"and the others have {facts.propagation_s} to report it"
+    )
+
+
+def _where_to_look(facts: Facts) -> str:
+    if facts.spec.attach is None:
+        return "look in their logs for a refused policy file"
+    return "see that they mount the policy ConfigMap, without subPath, and look in their logs for a refused policy file"
 
 
 def _names(pods: Sequence[PodView], limit: int = 3) -> str:
@@ -150,8 +178,12 @@ def _why_silent(pod: PodView) -> str:
 
 
 def role_statuses(facts: Facts) -> list[RoleStatus]:
-    """`.status.roles`: per role, how many pods are wanted, ready, and ready with the effective generation."""
-    return [_role_status(facts, role, spec.replicas) for role, spec in facts.spec.roles().items()]
+    """`.status.roles`: per role, how many pods are wanted, ready, and ready with the effective generation.
+
+    Of pods that somebody else makes, those found are those wanted."""
+    wanted = {role: spec.replicas for role, spec in facts.spec.roles().items()}
+    wanted |= {role: len(facts.found_pods(role)) for role in facts.spec.attached_roles()}
+    return [_role_status(facts, role, desired) for role, desired in wanted.items()]
 
 
 def _role_status(facts: Facts, role: Role, desired: int) -> RoleStatus:

@@ -5,6 +5,9 @@ Every object is complete (the full desired state for server-side apply), determi
 output) and owned by the PrefillPolicy, so that a deletion needs no operator. `blockOwnerDeletion` is false:
 true would ask for rights on finalizers.
 
+Of a fleet whose pods somebody else makes there is the ConfigMap alone. It has no owner: pods that mount it would not
+start again once it was gone. One that was kept like that stays so, also when the operator makes the pods later on.
+
 A change of `scheduling` changes the ConfigMap alone, never a pod template: no restart. Where the engine is told at
 its start, a change of what it is told changes the template of prefill and mixed pods too.
 """
@@ -16,6 +19,7 @@ from typing import Any
 
 from prefleet_operator.api import GROUP, KIND, VERSION, PrefillPolicySpec
 from prefleet_operator.core.native_policy import FleetPolicy
+from prefleet_operator.render.names import live_config_map_name
 from prefleet_operator.render.policy_files import render_policy_config_map
 from prefleet_operator.render.workload import render_role
 
@@ -41,17 +45,24 @@ def render_fleet(
     spec: PrefillPolicySpec,
     fleet_policy: FleetPolicy,
     defaults: InstallationDefaults,
+    kept: bool = False,
 ) -> list[dict[str, Any]]:
     """The desired objects of one fleet whose prefill (or mixed) pods run `fleet_policy`.
+
+    `kept`: the live ConfigMap has been made for pods of others.
 
     Raises:
         InvalidSpecError: what schema and CEL cannot see is wrong, such as a podTemplate that takes away what
             the operator needs; the message is a sentence for the Accepted condition.
     """
-    objects = [render_policy_config_map(policy.name, policy.namespace, fleet_policy)]
+    kept = kept or spec.attach is not None
+    name = live_config_map_name(policy.name, spec)
+    config_map = render_policy_config_map(policy.name, policy.namespace, name, fleet_policy, kept)
+    objects = [config_map if kept else _owned(policy, config_map)]
     for role in spec.roles():
-        objects += render_role(policy.name, policy.namespace, spec, role, defaults.runtime_image, fleet_policy)
-    return [_owned(policy, rendered) for rendered in objects]
+        rendered = render_role(policy.name, policy.namespace, spec, role, defaults.runtime_image, fleet_policy)
+        objects += [_owned(policy, each) for each in rendered]
+    return objects
 
 
 def owner_reference(policy: PolicyObject) -> dict[str, Any]:

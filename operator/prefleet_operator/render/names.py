@@ -6,15 +6,22 @@ Nothing here carries the operator's own version: an upgrade of the operator must
 
 from __future__ import annotations
 
-from prefleet_operator.api import GROUP, Role
+from prefleet_operator.api import GROUP, PrefillPolicySpec, Role
 
 FLEET_LABEL = f"{GROUP}/fleet"
 ROLE_LABEL = f"{GROUP}/role"
 GENERATION_ANNOTATION = f"{GROUP}/policy-generation"
 """On pods: set by the operator after a change, so that the kubelet refreshes the policy volume at once.
 On the policy ConfigMap: the generation that its files carry."""
+KEPT_ANNOTATION = f"{GROUP}/kept"
+"""On a policy ConfigMap that pods of others mount: whose it is, and that it outlives its policy."""
 
 FIELD_MANAGER = "prefleet"
+
+GROUP_SET_LABEL = "leaderworkerset.sigs.k8s.io/name"
+GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
+WORKER_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/worker-index"
+"""All three are set by the LeaderWorkerSet controller on the pods of groups; a leader's index is "0"."""
 
 
 def policy_config_map_name(fleet: str) -> str:
@@ -22,10 +29,10 @@ def policy_config_map_name(fleet: str) -> str:
     return f"{fleet}-policy"
 
 
-GROUP_SET_LABEL = "leaderworkerset.sigs.k8s.io/name"
-GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
-WORKER_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/worker-index"
-"""All three are set by the LeaderWorkerSet controller on the pods of groups; a leader's index is "0"."""
+def live_config_map_name(fleet: str, spec: PrefillPolicySpec) -> str:
+    """The same, of a fleet whose pods somebody else makes too."""
+    named = None if spec.attach is None else spec.attach.policy_config_map
+    return named or policy_config_map_name(fleet)
 
 
 def role_object_name(fleet: str, role: Role) -> str:
