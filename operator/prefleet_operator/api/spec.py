@@ -19,6 +19,7 @@ from prefleet_operator.api.arguments import (
     NO_RUNTIME_SETTINGS,
 )
 from prefleet_operator.api.base import DurationText, Model, Text, duration_between, matching, parse_duration
+from prefleet_operator.api.router import ROUTER_RULES, RouterSpec
 from prefleet_operator.api.rule import Rule
 
 SUPPORTED_VLLM = ("0.28", "0.29", "0.30", "0.31", "0.32", "0.33")
@@ -406,6 +407,7 @@ class PrefillPolicySpec(Model):
     """Pods that only decode; goes together with prefill."""
     mixed: RoleSpec | None = None
     """Pods that do both; stands alone."""
+    router: RouterSpec = RouterSpec()
     scheduling: SchedulingSpec = SchedulingSpec()
     slo: SloSpec = SloSpec()
     tuning: TuningSpec = TuningSpec()
@@ -430,6 +432,7 @@ class PrefillPolicySpec(Model):
             "with mode Off nothing else gives ShortRequestFirst its values",
             _pinned_where_not_tuned,
         ),
+        *ROUTER_RULES,
     )
 
     def roles(self) -> dict[Role, RoleSpec]:

@@ -11,9 +11,9 @@ from prefleet_operator.adapters.watch import Store
 from prefleet_operator.api import PrefillPolicySpec
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import MAX_DIGITS, ChildRecord, PodRecord
-from prefleet_operator.core.observed import Missing, PodView
+from prefleet_operator.core.observed import Missing, PodView, RouterView
 from prefleet_operator.core.plan import LivePolicy, Situation
-from prefleet_operator.render import policy_config_map_name
+from prefleet_operator.render import policy_config_map_name, router_object_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ def gather(
     pods = cluster.fleet_pods(policy.namespace, policy.name)
     deployments = cluster.children["Deployment"].of(policy.namespace, policy.name)
     config_map = cluster.children["ConfigMap"].get(policy.namespace, policy_config_map_name(policy.name))
+    router = cluster.children["Deployment"].get(policy.namespace, router_object_name(policy.name))
     return Situation(
         spec=spec,
         generation=policy.generation,
@@ -51,6 +52,7 @@ def gather(
         pod_generations={pod.identity.name: pod.generation for pod in pods},
         stuck={d.role: d.stuck for d in deployments if d.role is not None and d.stuck is not None},
         sources=sources,
+        router=None if router is None else RouterView(router.ready_pods, router.stuck),
     )
 
 

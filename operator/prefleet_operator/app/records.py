@@ -16,7 +16,7 @@ from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.watch import Identity
 from prefleet_operator.api import Role
-from prefleet_operator.render import FIELD_MANAGER, FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL
+from prefleet_operator.render import FIELD_MANAGER, FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL, ROUTER
 
 MAX_DIGITS = 15
 """Of a generation: what fits into a JSON number on every side."""
@@ -60,7 +60,8 @@ class ChildRecord:
     `owned_fields`: a digest of the fields that the API server says are ours. It changes when somebody else
     changes one of them, and only then: the cheapest sign that the object must be applied again. `ours`: the
     operator made it. `policy`: the policy document of a ConfigMap, cut off where it is none of ours any more.
-    `owns_policy`: nobody else has written the policy documents in it.
+    `owns_policy`: nobody else has written the policy documents in it. `ready_pods`: of the router's Deployment;
+    those of a role are counted pod by pod.
     """
 
     identity: Identity
@@ -71,6 +72,7 @@ class ChildRecord:
     policy: str = ""
     annotated_generation: int | None = None
     stuck: str | None = None
+    ready_pods: int = 0
 
     @classmethod
     def of(cls, child: Object) -> ChildRecord:
@@ -87,6 +89,7 @@ class ChildRecord:
             policy=str((child.get("data") or {}).get(POLICY_FILE, ""))[:MAX_POLICY_CHARACTERS],
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
             stuck=_stuck(child),
+            ready_pods=int((child.get("status") or {}).get("readyReplicas") or 0) if label == ROUTER else 0,
         )
 
 

@@ -32,7 +32,15 @@ from prefleet_operator.api import (
     Role,
     format_duration,
 )
-from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Stale
+from prefleet_operator.core.observed import (
+    FleetMetrics,
+    HistogramSnapshot,
+    Missing,
+    PodView,
+    Reading,
+    RouterView,
+    Stale,
+)
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.runtime_policy import to_runtime_policy, to_scheduling_policy
 from prefleet_operator.core.status import (
@@ -82,6 +90,7 @@ class Situation:
     pod_generations: Mapping[str, int | None] = field(default_factory=dict)
     stuck: Mapping[Role, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ("PodScrape",)
+    router: RouterView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +180,7 @@ def _next_status(
         changed_at_s=changed_at(status, effective),
         now=now,
         stuck=situation.stuck,
+        router=situation.router,
     )
     verdicts = (
         Verdict(ConditionType.ACCEPTED, TRUE, Reason.ACCEPTED, "The spec is valid and has been applied."),

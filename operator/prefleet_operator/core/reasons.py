@@ -47,6 +47,7 @@ class Reason(StrEnum):
     ROLLOUT_STUCK = "RolloutStuck"
     NO_PODS_WANTED = "NoPodsWanted"
     NO_READY_PODS = "NoReadyPods"
+    ROUTER_NOT_READY = "RouterNotReady"
 
     # Whether the setting runs.
     GENERATION_REPORTED = "GenerationReported"

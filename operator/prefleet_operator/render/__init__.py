@@ -11,10 +11,12 @@ from prefleet_operator.render.names import (
     FLEET_LABEL,
     GENERATION_ANNOTATION,
     ROLE_LABEL,
+    ROUTER,
     fleet_labels,
     policy_config_map_name,
     role_labels,
     role_object_name,
+    router_object_name,
     selector_labels,
 )
 from prefleet_operator.render.policy_files import render_policy_config_map
@@ -24,6 +26,7 @@ __all__ = [
     "FLEET_LABEL",
     "GENERATION_ANNOTATION",
     "ROLE_LABEL",
+    "ROUTER",
     "InstallationDefaults",
     "PolicyObject",
     "fleet_labels",
@@ -33,5 +36,6 @@ __all__ = [
     "render_policy_config_map",
     "role_labels",
     "role_object_name",
+    "router_object_name",
     "selector_labels",
 ]

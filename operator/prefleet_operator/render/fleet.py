@@ -1,6 +1,7 @@
 """All objects of one fleet, in the order in which they are to be applied.
 
-The ConfigMap comes first, since pods do not start without it; then a Deployment and a Service for each role.
+The ConfigMap comes first, since pods do not start without it; then a Deployment and a Service for each role;
+last the router, if the spec asks for one.
 Every object is complete (the full desired state for server-side apply), deterministic (equal input, equal
 output) and owned by the PrefillPolicy, so that a deletion needs no operator. `blockOwnerDeletion` is false:
 true would ask for rights on finalizers.
@@ -17,6 +18,7 @@ from prefleet_runtime.contract import RuntimePolicy
 
 from prefleet_operator.api import GROUP, KIND, VERSION, PrefillPolicySpec
 from prefleet_operator.render.policy_files import render_policy_config_map
+from prefleet_operator.render.router import render_router
 from prefleet_operator.render.workload import render_role
 
 
@@ -51,6 +53,7 @@ def render_fleet(
     objects = [render_policy_config_map(policy.name, policy.namespace, runtime_policy)]
     for role in spec.roles():
         objects += render_role(policy.name, policy.namespace, spec, role, defaults.runtime_image)
+    objects += render_router(policy.name, policy.namespace, spec)
     return [_owned(policy, rendered) for rendered in objects]
 
 

@@ -16,6 +16,9 @@ On the policy ConfigMap: the generation that its files carry."""
 
 FIELD_MANAGER = "prefleet"
 
+ROUTER = "router"
+"""What the role label says on the router's objects and pods: it is no role, so nothing takes them for engine pods."""
+
 
 def policy_config_map_name(fleet: str) -> str:
     """The ConfigMap that carries policy.json and decode.json."""
@@ -25,6 +28,11 @@ def policy_config_map_name(fleet: str) -> str:
 def role_object_name(fleet: str, role: Role) -> str:
     """The Deployment, and the Service, of one role."""
     return f"{fleet}-{role.value}"
+
+
+def router_object_name(fleet: str) -> str:
+    """The Deployment, and the Service, of the router."""
+    return f"{fleet}-{ROUTER}"
 
 
 def fleet_labels(fleet: str) -> dict[str, str]:
@@ -45,3 +53,13 @@ def role_labels(fleet: str, role: Role) -> dict[str, str]:
 def selector_labels(fleet: str, role: Role) -> dict[str, str]:
     """What finds the pods of one role: the smallest set that tells fleets and roles apart."""
     return {FLEET_LABEL: fleet, ROLE_LABEL: role.value}
+
+
+def router_labels(fleet: str) -> dict[str, str]:
+    """Labels of the router's objects and pods."""
+    return fleet_labels(fleet) | {"app.kubernetes.io/component": ROUTER, ROLE_LABEL: ROUTER}
+
+
+def router_selector_labels(fleet: str) -> dict[str, str]:
+    """What finds the router's pods."""
+    return {FLEET_LABEL: fleet, ROLE_LABEL: ROUTER}
