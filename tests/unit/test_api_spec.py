@@ -67,7 +67,11 @@ def _validations(node: Any) -> Iterator[dict[str, str]]:
 
 
 UNKNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
-    ("router", {"router": {"type": "None"}}, "spec.router: no such field in this release: remove it, or write one of"),
+    (
+        "autoscaling",
+        {"autoscaling": {}},
+        "spec.autoscaling: no such field in this release: remove it, or write one of",
+    ),
     ("attach", {"attach": {}}, "spec.attach: no such field in this release"),
     (
         "a misspelt value",
