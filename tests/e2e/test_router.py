@@ -130,19 +130,6 @@ async def test_a_pod_that_dies_takes_its_own_requests_along_and_no_others(
     assert max(decoded[0].values()) == 1
 
 
-async def test_a_role_that_was_away_is_used_again_at_once(tmp_path: Path, session: aiohttp.ClientSession) -> None:
-    """However many requests failed meanwhile: the router judges no Service by what its pods did. (A few may pass on
-    connections that were open before.)"""
-    async with fleet_apart(tmp_path) as fleet:
-        service = fleet.router.services["decode"]
-        service.backends, pods = [], service.backends
-        calls = (send(session, fleet.router, n, False) for n in range(FIRST_LENGTH, FIRST_LENGTH + 30))
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert sum(isinstance(answer, aiohttp.ClientResponseError) for answer in answers) >= 20
-        service.backends = pods
-        assert await send(session, fleet.router, 99, False) == text(OUTPUT_TOKENS)
-
-
 async def test_a_router_that_is_told_to_stop_ends_its_running_answers(
     tmp_path: Path, session: aiohttp.ClientSession
 ) -> None:
@@ -208,6 +195,20 @@ async def test_a_busy_retry_ends(tmp_path: Path, session: aiohttp.ClientSession,
         answered, took_s = await ask(session, router)
         print(f"{pod.tries} tries in {took_s:.2f} s")
         assert (answered, pod.tries) == (503, tries)
+
+
+@MIXED_ROUTERS
+async def test_a_service_whose_pods_failed_is_used_again_at_once(
+    tmp_path: Path, session: aiohttp.ClientSession, spec: Any
+) -> None:
+    """However often: a router's circuit breaker would take the role away for a minute, all of its pods."""
+    failures = 30
+    async with (
+        busy_pod(500, failures) as pod,
+        real_router(tmp_path, spec("0s"), {"mixed": [pod.port]}) as router,
+    ):
+        assert [(await ask(session, router))[0] for _ in range(failures)] == [500] * failures
+        assert (await ask(session, router))[0] == 200
 
 
 async def apart(session: aiohttp.ClientSession, folder: Path, spec: PrefillPolicySpec) -> tuple[int, BusyPod, BusyPod]:
