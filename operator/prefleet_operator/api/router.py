@@ -88,7 +88,7 @@ class RouterSpec(Model):
     image: Text | None = None
     """The image that holds the router."""
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
-    args: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=100)] = []
+    args: Annotated[list[Annotated[str, Field(max_length=2048)]], Field(max_length=50)] = []
     """Arguments of the router, beside those that the operator writes; such as --policy."""
     busy_retry_timeout: Annotated[DurationText, duration_between("0s", "10m", "5s")] = "0s"
     """How long the router tries again, every half second, when pods are busy or fail, before it passes their answer
