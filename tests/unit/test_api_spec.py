@@ -67,8 +67,7 @@ def _validations(node: Any) -> Iterator[dict[str, str]]:
 
 
 UNKNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
-    ("router", {"router": {"type": "None"}}, "spec.router: no such field in this release: remove it, or write one of"),
-    ("autoscaling", {"autoscaling": {}}, "spec.autoscaling: no such field in this release"),
+    ("autoscaling", {"autoscaling": {}}, "spec.autoscaling: no such field in this release: remove it, or write one of"),
     (
         "a scale target of attached pods",
         {"attach": {"mixed": {"podSelector": {"matchLabels": {"a": "b"}}, "scaleTargetRef": {}}}},

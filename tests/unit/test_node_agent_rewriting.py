@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node_agent.rewriting import expand, map_any_address, map_paths
+from tests.support.node_agent.rewriting import expand, map_any_address, map_paths, map_service_names
 
 VARIABLES = {"PORT": "8000", "HOST": "0.0.0.0", "EMPTY": ""}
 
@@ -89,3 +89,24 @@ def test_without_mounts_text_stays() -> None:
 )
 def test_the_any_address_becomes_the_pods_own(text: str, expected: str) -> None:
     assert map_any_address(text, "127.32.0.7") == expected
+
+
+SERVICES = {"chat-prefill.serving.svc": "127.96.0.7"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("http://chat-prefill.serving.svc:8000", "http://127.96.0.7:8000", id="in a URL"),
+        pytest.param("chat-prefill.serving.svc.cluster.local", "127.96.0.7", id="with the cluster's domain"),
+        pytest.param(
+            "http://chat-prefill.serving.svc.example.com",
+            "http://chat-prefill.serving.svc.example.com",
+            id="another domain is somebody else's",
+        ),
+        pytest.param("http://a-chat-prefill.serving.svc/", "http://a-chat-prefill.serving.svc/", id="unknown"),
+        pytest.param("file.chat-prefill.serving.svc", "file.chat-prefill.serving.svc", id="part of a longer name"),
+    ],
+)
+def test_the_names_of_services_become_their_addresses(text: str, expected: str) -> None:
+    assert map_service_names(text, SERVICES) == expected

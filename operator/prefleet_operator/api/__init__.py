@@ -38,6 +38,7 @@ from prefleet_operator.api.parse import (
     parse_document,
     parse_spec,
 )
+from prefleet_operator.api.router import RouterSpec, RouterType
 from prefleet_operator.api.rule import Rule
 from prefleet_operator.api.spec import (
     Accelerator,
@@ -120,6 +121,8 @@ __all__ = [
     "Role",
     "RoleSpec",
     "RoleStatus",
+    "RouterSpec",
+    "RouterType",
     "Rule",
     "RuntimeSpec",
     "SchedulingPolicy",

@@ -43,6 +43,7 @@ from prefleet_operator.api.engine_types import (
     StageType,
     Told,
 )
+from prefleet_operator.api.router import ROUTER_RULES, RouterSpec
 from prefleet_operator.api.rule import Rule
 
 
@@ -444,6 +445,7 @@ class PrefillPolicySpec(Model):
     """Pods that do both; stands alone."""
     attach: AttachSpec | None = None
     """Pods that somebody else makes, in place of prefill and decode or mixed."""
+    router: RouterSpec = RouterSpec()
     scheduling: SchedulingSpec = SchedulingSpec()
     slo: SloSpec = SloSpec()
     tuning: TuningSpec = TuningSpec()
@@ -477,6 +479,7 @@ class PrefillPolicySpec(Model):
             _pinned_where_not_tuned,
         ),
         *FLEET_RULES,
+        *ROUTER_RULES,
     )
 
     def roles(self) -> dict[Role, RoleSpec]:

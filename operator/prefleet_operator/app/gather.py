@@ -15,10 +15,10 @@ from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import MAX_DIGITS, ChildRecord, PodRecord
 from prefleet_operator.app.workqueue import Key
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
-from prefleet_operator.core.observed import Missing, PodView, Reading, Sample
+from prefleet_operator.core.observed import Missing, PodView, Reading, RouterView, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.engines import engine_for
-from prefleet_operator.render import live_config_map_name
+from prefleet_operator.render import live_config_map_name, router_object_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ def gather(
         for workload in cluster.children[kind].of(policy.namespace, policy.name)
     ]
     config_map = live_config_map(policy, spec, cluster)
+    router = cluster.children["Deployment"].get(policy.namespace, router_object_name(policy.name))
     return Situation(
         spec=spec,
         generation=policy.generation,
@@ -98,6 +99,7 @@ def gather(
         untaken={each.role: each.untaken_since_s for each in workloads if each.role and each.untaken_since_s},
         sources=sources,
         warnings=engine_for(spec).warnings(spec),
+        router=None if router is None else RouterView(router.ready_pods, router.stuck),
     )
 
 

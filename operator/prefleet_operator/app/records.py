@@ -23,6 +23,7 @@ from prefleet_operator.render import (
     GENERATION_ANNOTATION,
     KEPT_ANNOTATION,
     ROLE_LABEL,
+    ROUTER,
 )
 
 MAX_DIGITS = 15
@@ -76,6 +77,7 @@ class ChildRecord:
     `owns_policy`: nobody else has written the policy documents in it. `native`: it is of an engine that is told at its
     start. `kept`: a ConfigMap that outlives its policy. `untaken_since_s`: when a LeaderWorkerSet was made of which no
     controller has written a word yet; a Deployment's controller is part of every cluster.
+    `ready_pods`: of the router's Deployment; those of a role are counted pod by pod.
     """
 
     identity: Identity
@@ -89,6 +91,7 @@ class ChildRecord:
     stuck: str | None = None
     untaken_since_s: float | None = None
     kept: bool = False
+    ready_pods: int = 0
 
     @classmethod
     def of(cls, child: Object) -> ChildRecord:
@@ -112,6 +115,7 @@ class ChildRecord:
             stuck=_stuck(child),
             untaken_since_s=_untaken_since(child),
             kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
+            ready_pods=int((child.get("status") or {}).get("readyReplicas") or 0) if label == ROUTER else 0,
         )
 
 

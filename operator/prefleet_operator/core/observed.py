@@ -99,3 +99,11 @@ class PodView:
     terminating: bool = False
     ready_since_s: float | None = None
     reported_generation: Reading[int] = Missing("not asked yet")
+
+
+@dataclass(frozen=True, slots=True)
+class RouterView:
+    """The router's Deployment: how many of its pods are ready, and why its rollout makes no progress, if so."""
+
+    ready: int = 0
+    stuck: str | None = None

@@ -32,7 +32,15 @@ from prefleet_operator.api import (
 )
 from prefleet_operator.core.attached import judge_attached_ready
 from prefleet_operator.core.native_policy import FleetPolicy, as_run
-from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Stale
+from prefleet_operator.core.observed import (
+    FleetMetrics,
+    HistogramSnapshot,
+    Missing,
+    PodView,
+    Reading,
+    RouterView,
+    Stale,
+)
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restart_budget import within_budget
 from prefleet_operator.core.runtime_policy import to_fleet_policy, to_scheduling_policy
@@ -94,6 +102,7 @@ class Situation:
     untaken: Mapping[Role, float] = field(default_factory=dict)
     sources: tuple[str, ...] = ("PodScrape",)
     warnings: tuple[str, ...] = ()
+    router: RouterView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +200,7 @@ def _next_status(
         changed_at_s=changed_at(status, effective),
         now=now,
         stuck={**situation.stuck, **_never_taken(situation, now)},
+        router=situation.router,
     )
     verdicts = (
         judge_accepted(situation),

@@ -52,6 +52,7 @@ class Reason(StrEnum):
     NO_PODS_WANTED = "NoPodsWanted"
     NO_READY_PODS = "NoReadyPods"
     NO_PODS_FOUND = "NoPodsFound"
+    ROUTER_NOT_READY = "RouterNotReady"
 
     # Whether the setting runs.
     GENERATION_REPORTED = "GenerationReported"

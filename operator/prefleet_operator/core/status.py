@@ -28,8 +28,9 @@ from prefleet_operator.api import (
     PrefillPolicyStatus,
     Role,
     RoleStatus,
+    RouterType,
 )
-from prefleet_operator.core.observed import Missing, PodView, Sample, Stale
+from prefleet_operator.core.observed import Missing, PodView, RouterView, Sample, Stale
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.tuning import format_time, parse_time
 
@@ -66,6 +67,7 @@ class Facts:
     changed_at_s: int | None
     now: float
     stuck: Mapping[Role, str] = field(default_factory=dict)
+    router: RouterView | None = None
 
     def ready_pods(self, role: Role | None = None) -> tuple[PodView, ...]:
         """Pods that serve, of one role or of all that the spec asks for."""
@@ -101,7 +103,7 @@ def reports(pod: PodView, generation: int) -> bool:
 
 
 def judge_ready(facts: Facts) -> Verdict:
-    """Ready: every role has the ready pods that the spec asks for."""
+    """Ready: every role, and the router if there is one, has the ready pods that the spec asks for."""
     wanted = {role: spec.replicas for role, spec in facts.spec.roles().items()}
     ready = {role: min(len(facts.ready_pods(role)), wanted[role]) for role in wanted}
     total, missing = sum(wanted.values()), [role for role in wanted if ready[role] < wanted[role]]
@@ -121,7 +123,24 @@ def judge_ready(facts: Facts) -> Verdict:
         message = f"Ready pods: {parts}; a pod is ready once its engine has loaded its model."
         return Verdict(ConditionType.READY, FALSE, Reason.PODS_NOT_READY, message)
     parts = ", ".join(f"{ready[role]} {role.value}" for role in wanted)
-    return Verdict(ConditionType.READY, TRUE, Reason.PODS_READY, f"All pods are ready: {parts}.")
+    if facts.spec.router.type is RouterType.NONE:
+        return Verdict(ConditionType.READY, TRUE, Reason.PODS_READY, f"All pods are ready: {parts}.")
+    return _judge_router(facts, parts)
+
+
+def _judge_router(facts: Facts, serving: str) -> Verdict:
+    """The pods of all roles are ready; so must those be through which clients reach them."""
+    wanted, router = facts.spec.router.replicas, facts.router or RouterView()
+    ready = min(router.ready, wanted)
+    if ready == wanted:
+        message = f"All pods are ready: {serving}, {ready} router."
+        return Verdict(ConditionType.READY, TRUE, Reason.PODS_READY, message)
+    why = f" and its rollout makes no progress ({router.stuck.rstrip('.')})" if router.stuck else ""
+    message = (
+        f"The router has {ready} of {wanted} pods ready{why}, though {serving} pods serve behind it: "
+        "look at the events and logs of the router's pods."
+    )
+    return Verdict(ConditionType.READY, FALSE, Reason.ROUTER_NOT_READY, message)
 
 
 def judge_policy_active(facts: Facts) -> Verdict:

@@ -12,11 +12,13 @@ from prefleet_operator.render.names import (
     GENERATION_ANNOTATION,
     KEPT_ANNOTATION,
     ROLE_LABEL,
+    ROUTER,
     fleet_labels,
     live_config_map_name,
     policy_config_map_name,
     role_labels,
     role_object_name,
+    router_object_name,
     selector_labels,
 )
 from prefleet_operator.render.policy_files import render_policy_config_map
@@ -27,6 +29,7 @@ __all__ = [
     "GENERATION_ANNOTATION",
     "KEPT_ANNOTATION",
     "ROLE_LABEL",
+    "ROUTER",
     "InstallationDefaults",
     "PolicyObject",
     "fleet_labels",
@@ -37,5 +40,6 @@ __all__ = [
     "render_policy_config_map",
     "role_labels",
     "role_object_name",
+    "router_object_name",
     "selector_labels",
 ]

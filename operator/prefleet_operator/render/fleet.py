@@ -1,6 +1,7 @@
 """All objects of one fleet, in the order in which they are to be applied.
 
-The ConfigMap comes first, since pods do not start without it; then the objects of each role.
+The ConfigMap comes first, since pods do not start without it; then the objects of each role; last the router, if the
+spec asks for one.
 Every object is complete (the full desired state for server-side apply), deterministic (equal input, equal
 output) and owned by the PrefillPolicy, so that a deletion needs no operator. `blockOwnerDeletion` is false:
 true would ask for rights on finalizers.
@@ -21,6 +22,7 @@ from prefleet_operator.api import GROUP, KIND, VERSION, PrefillPolicySpec
 from prefleet_operator.core.native_policy import FleetPolicy
 from prefleet_operator.render.names import live_config_map_name
 from prefleet_operator.render.policy_files import render_policy_config_map
+from prefleet_operator.render.router import render_router
 from prefleet_operator.render.workload import render_role
 
 
@@ -62,7 +64,7 @@ def render_fleet(
     for role in spec.roles():
         rendered = render_role(policy.name, policy.namespace, spec, role, defaults.runtime_image, fleet_policy)
         objects += [_owned(policy, each) for each in rendered]
-    return objects
+    return objects + [_owned(policy, each) for each in render_router(policy.name, policy.namespace, spec)]
 
 
 def owner_reference(policy: PolicyObject) -> dict[str, Any]:

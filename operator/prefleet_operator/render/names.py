@@ -22,6 +22,8 @@ GROUP_SET_LABEL = "leaderworkerset.sigs.k8s.io/name"
 GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
 WORKER_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/worker-index"
 """All three are set by the LeaderWorkerSet controller on the pods of groups; a leader's index is "0"."""
+ROUTER = "router"
+"""What the role label says on the router's objects and pods: it is no role, so nothing takes them for engine pods."""
 
 
 def policy_config_map_name(fleet: str) -> str:
@@ -44,6 +46,11 @@ def groups_object_name(fleet: str, role: Role) -> str:
     """The LeaderWorkerSet of one role. Its controller makes a headless Service of that name, so it must be another
     than the name of our own Service."""
     return f"{role_object_name(fleet, role)}-group"
+
+
+def router_object_name(fleet: str) -> str:
+    """The Deployment, and the Service, of the router."""
+    return f"{fleet}-{ROUTER}"
 
 
 def fleet_labels(fleet: str) -> dict[str, str]:
@@ -70,3 +77,13 @@ def worker_labels(fleet: str, role: Role) -> dict[str, str]:
 def selector_labels(fleet: str, role: Role) -> dict[str, str]:
     """What finds the pods of one role: the smallest set that tells fleets and roles apart."""
     return {FLEET_LABEL: fleet, ROLE_LABEL: role.value}
+
+
+def router_labels(fleet: str) -> dict[str, str]:
+    """Labels of the router's objects and pods."""
+    return fleet_labels(fleet) | {"app.kubernetes.io/component": ROUTER, ROLE_LABEL: ROUTER}
+
+
+def router_selector_labels(fleet: str) -> dict[str, str]:
+    """What finds the router's pods."""
+    return {FLEET_LABEL: fleet, ROLE_LABEL: ROUTER}

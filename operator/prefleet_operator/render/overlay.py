@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from prefleet_operator.api import OPERATOR_ENV, InvalidSpecError, Role
 from prefleet_operator.engines import EXPORTER_PORT, HTTP_PORT, POLICY_FOLDER, RUNTIME_FOLDER
-from prefleet_operator.render.names import FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL
+from prefleet_operator.render.names import FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL, ROUTER
 from prefleet_operator.render.pod import (
     ENGINE_CONTAINER,
     POLICY_VOLUME,
@@ -52,12 +52,24 @@ def apply_overlay(template: Object, overlay: Mapping[str, Any], role: Role) -> O
     Raises:
         InvalidSpecError: the overlay is malformed or changes what the operator needs.
     """
-    where = f"spec.{role.value}.podTemplate"
+    return _lay_over(template, overlay, f"spec.{role.value}.podTemplate", _PROTECTED)
+
+
+def apply_router_overlay(template: Object, overlay: Mapping[str, Any]) -> Object:
+    """The same for the router's pod.
+
+    Raises:
+        InvalidSpecError: the overlay is malformed or changes what the operator needs.
+    """
+    return _lay_over(template, overlay, "spec.router.podTemplate", _ROUTER_PROTECTED)
+
+
+def _lay_over(template: Object, overlay: Mapping[str, Any], where: str, protected: tuple[_Protected, ...]) -> Object:
     if unknown := sorted(overlay.keys() - {"metadata", "spec"}):
         raise InvalidSpecError(f"{where}: remove {', '.join(unknown)}: write metadata and spec, as in a pod")
     try:
         merged = _merge(template, overlay, where)
-        changed = next((part for part in _PROTECTED if part.of(template) != part.of(merged)), None)
+        changed = next((part for part in protected if part.of(template) != part.of(merged)), None)
     except (TypeError, AttributeError, KeyError) as error:
         raise InvalidSpecError(
             f"{where}: is not shaped like a pod ({error}): compare it with kubectl explain pod.spec"
@@ -187,5 +199,27 @@ _PROTECTED: Final = (
     _Protected(f"the volumes {POLICY_VOLUME} and {RUNTIME_VOLUME}", "give your volumes other names", _volumes),
     _Protected(
         f"what the init container {RUNTIME_CONTAINER} does", "write spec.runtime.image for its image", _installer
+    ),
+)
+
+
+def _router(template: Object) -> Object:
+    return _named(_pod(template).get("containers"), ROUTER)
+
+
+_ROUTER_PROTECTED: Final = (
+    _PROTECTED[0],
+    _Protected(
+        "the router's image", "write spec.router.image instead", lambda template: _router(template).get("image")
+    ),
+    _Protected(
+        "the router's command, args or ports",
+        "write spec.router.args instead",
+        lambda template: [_router(template).get(key) for key in ("command", "args", "ports")],
+    ),
+    _Protected(
+        "the pod's service account",
+        "write spec.router.serviceAccountName instead",
+        lambda template: [_pod(template).get(key) for key in ("serviceAccountName", "serviceAccount")],
     ),
 )

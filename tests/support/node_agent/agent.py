@@ -19,9 +19,10 @@ What it keeps exactly as a kubelet has it, because anything kinder would make te
 ConfigMap volumes are refreshed, that subPath mounts never are, restart back-off, termination (preStop, SIGTERM to
 the main process alone, grace, SIGKILL for all), what is ready when, and what the service account's token may do.
 
-What it leaves out: isolation of any kind, resource limits, cluster DNS (use ClusterIPs or the *_SERVICE_HOST
-variables), UDP, persistent volumes, native sidecars, postStart hooks, gRPC probes, readiness gates, exec, attach and
-port-forward, log rotation. A pod that needs one of these to run is not started, and its status says why.
+What it leaves out: isolation of any kind, resource limits, cluster DNS (NAME.NAMESPACE.svc in a command, an argument
+or a variable becomes the ClusterIP), UDP, persistent volumes, native sidecars, postStart hooks, gRPC probes, readiness
+gates, exec, attach and port-forward, log rotation. A pod that needs one of these to run is not started, and its status
+says why.
 
 Module by module, lowest first: `rewriting`, `backoff`, `atomic`, `addresses`, `status`, `fields` decide or nearly
 so; `api` speaks to the API server, `processes` to the kernel; `volumes`, `environment`, `sandbox`, `launching`,

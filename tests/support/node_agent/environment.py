@@ -51,6 +51,19 @@ async def _service_links(api: Api, pod: Json) -> dict[str, str]:
     return variables | server_variables(api.credentials.server)
 
 
+async def service_addresses(api: Api) -> dict[str, str]:
+    """The ClusterIP of every Service that has one, by NAME.NAMESPACE.svc; raises EnvironmentUnavailableError."""
+    try:
+        listing = await api.get("/api/v1/services")
+    except ApiError as error:
+        raise EnvironmentUnavailableError(f"the Services could not be read: {error}") from error
+    named = (
+        (f"{item['metadata']['name']}.{item['metadata']['namespace']}.svc", item["spec"].get("clusterIP", ""))
+        for item in listing["items"]
+    )
+    return {name: address for name, address in named if address not in ("", "None")}
+
+
 def server_variables(server: str) -> dict[str, str]:
     """The API server under the names of its Service: its own address, since its ClusterIP has no pods behind it."""
     parts = urlsplit(server)

@@ -1,8 +1,8 @@
 """A container's spec -> what to run on this machine (`Plan`).
 
-The variables are gathered as Kubernetes defines them, references are expanded, and only then mount paths and
-0.0.0.0 are mapped (`rewriting`), so that a variable that stands in an argument is mapped once. The base variables
-(PATH, HOME and the like) are true for this machine already and are not mapped.
+The variables are gathered as Kubernetes defines them, references are expanded, and only then mount paths, 0.0.0.0 and
+the names of Services are mapped (`rewriting`), so that a variable that stands in an argument is mapped once. The base
+variables (PATH, HOME and the like) are true for this machine already and are not mapped.
 
 A subPath of a published volume is copied at each start and so stays as it is while the container runs; a subPath of
 another volume is the folder or file itself.
@@ -17,9 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.node_agent.api import Json
-from tests.support.node_agent.environment import EnvironmentUnavailableError, container_variables
+from tests.support.node_agent.environment import (
+    EnvironmentUnavailableError,
+    container_variables,
+    service_addresses,
+)
 from tests.support.node_agent.processes import MARK_VARIABLE, Launch
-from tests.support.node_agent.rewriting import expand, map_any_address, map_paths
+from tests.support.node_agent.rewriting import expand, map_any_address, map_paths, map_service_names
 from tests.support.node_agent.sandbox import Sandbox
 
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -41,10 +45,11 @@ class Plan:
     launch: Launch
     mounts: Mapping[str, Path]
     address: str
+    services: Mapping[str, str]
 
     def command(self, argv: list[str]) -> Launch:
         """Another command in the same container; a kubelet expands no variables in those of probes and hooks."""
-        return self.launch.running([_localize(text, self.mounts, self.address) for text in argv])
+        return self.launch.running([_localize(text, self.mounts, self.address, self.services) for text in argv])
 
 
 async def plan_launch(sandbox: Sandbox, container: Json) -> Plan:
@@ -53,23 +58,24 @@ async def plan_launch(sandbox: Sandbox, container: Json) -> Plan:
     base = _base_variables(sandbox, container, image)
     try:
         variables = await container_variables(sandbox.host.api, sandbox.pod, container, base)
+        services = await service_addresses(sandbox.host.api)
     except EnvironmentUnavailableError as error:
         raise NotLaunchableError("CreateContainerConfigError", str(error)) from error
     mounts = _mounts(sandbox, container, variables)
     if "/tmp" in mounts:
         variables.setdefault("TMPDIR", "/tmp")
     environment = {
-        name: value if base.get(name) == value else _localize(value, mounts, sandbox.address)
+        name: value if base.get(name) == value else _localize(value, mounts, sandbox.address, services)
         for name, value in variables.items()
     }
     written = [*container["command"], *container.get("args", [])]
-    argv = tuple(_localize(expand(text, variables), mounts, sandbox.address) for text in written)
+    argv = tuple(_localize(expand(text, variables), mounts, sandbox.address, services) for text in written)
     folder = _working_folder(sandbox, container, mounts)
-    return Plan(Launch(argv, environment, folder), mounts, sandbox.address)
+    return Plan(Launch(argv, environment, folder), mounts, sandbox.address, services)
 
 
-def _localize(text: str, mounts: Mapping[str, Path], address: str) -> str:
-    return map_any_address(map_paths(text, mounts), address)
+def _localize(text: str, mounts: Mapping[str, Path], address: str, services: Mapping[str, str]) -> str:
+    return map_service_names(map_any_address(map_paths(text, mounts), address), services)
 
 
 def _image_folder(sandbox: Sandbox, container: Json) -> Path:
