@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prefleet_operator.api import EffectiveStatus, PrefillPolicyStatus, Role, SchedulingPolicy
+from prefleet_operator.api import ConditionType, EffectiveStatus, PrefillPolicyStatus, Role, SchedulingPolicy
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Sample, Stale
 from prefleet_operator.core.plan import FIRST_METRICS_S, LivePolicy, Plan, Situation, make_plan
+from prefleet_operator.core.status import find_condition
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 
 from tests.support.policies import make_spec
@@ -59,7 +60,9 @@ def test_without_a_pin_and_without_samples_a_new_fleet_runs_fcfs_and_says_so() -
     assert plan.policy.policy is PolicyName.FCFS
     assert plan.status.effective is not None
     assert plan.status.effective.policy is SchedulingPolicy.FCFS
-    assert "FCFS runs until a threshold is known" in plan.status.conditions[-1].message
+    tuned = find_condition(plan.status.conditions, ConditionType.TUNED)
+    assert tuned is not None
+    assert "FCFS runs until a threshold is known" in tuned.message
 
 
 @pytest.mark.parametrize("policy", ["FCFS", "PromoteShortest", "HRRN"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from prefleet_runtime.contract import InvalidPolicyError, RuntimePolicy
 
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
 from prefleet_operator.adapters.watch import Store
-from prefleet_operator.api import PrefillPolicySpec
+from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import MAX_DIGITS, ChildRecord, PodRecord
 from prefleet_operator.core.observed import Missing, PodView
@@ -39,7 +40,7 @@ def gather(
 ) -> Situation:
     """The situation of one fleet."""
     pods = cluster.fleet_pods(policy.namespace, policy.name)
-    deployments = cluster.children["Deployment"].of(policy.namespace, policy.name)
+    _, stuck, refused = gather_pods(policy, cluster)
     config_map = cluster.children["ConfigMap"].get(policy.namespace, policy_config_map_name(policy.name))
     return Situation(
         spec=spec,
@@ -49,9 +50,21 @@ def gather(
         metrics=reading.metrics,
         pods=tuple(_view(pod, reading) for pod in pods),
         pod_generations={pod.identity.name: pod.generation for pod in pods},
-        stuck={d.role: d.stuck for d in deployments if d.role is not None and d.stuck is not None},
+        stuck=stuck,
+        refused=refused,
         sources=sources,
     )
+
+
+def gather_pods(
+    policy: PolicyRecord, cluster: Cluster
+) -> tuple[tuple[PodView, ...], Mapping[Role, str], Mapping[Role, str]]:
+    """The pods of a fleet that nobody measures, and by role why a rollout is stuck or its pods are refused."""
+    pods = tuple(_view(pod, FleetReading()) for pod in cluster.fleet_pods(policy.namespace, policy.name))
+    deployments = cluster.children["Deployment"].of(policy.namespace, policy.name)
+    stuck = {d.role: d.stuck for d in deployments if d.role is not None and d.stuck is not None}
+    refused = {d.role: d.refused for d in deployments if d.role is not None and d.refused is not None}
+    return pods, stuck, refused
 
 
 def read_live(config_map: ChildRecord) -> LivePolicy:
@@ -92,4 +105,5 @@ def _view(pod: PodRecord, reading: FleetReading) -> PodView:
         terminating=pod.terminating,
         ready_since_s=pod.ready_since_s,
         reported_generation=reading.generations.get(pod.identity.name, Missing("it has not been asked yet.")),
+        trouble=pod.trouble,
     )

@@ -29,14 +29,14 @@ from prefleet_operator.adapters.kube import (
 )
 from prefleet_operator.api import InvalidSpecError, PrefillPolicySpec, PrefillPolicyStatus, parse_spec
 from prefleet_operator.app.apply import Applier, Changes, merge_patch
-from prefleet_operator.app.gather import Cluster, gather
+from prefleet_operator.app.gather import Cluster, gather, gather_pods
 from prefleet_operator.app.leader import LeadershipLostError
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import Readings
 from prefleet_operator.app.workqueue import Key, WorkFailedError
 from prefleet_operator.core.plan import Event, Plan, condition_events, make_plan
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.status import refused
+from prefleet_operator.core.status import refused, still_ready
 from prefleet_operator.render import InstallationDefaults, PolicyObject, policy_config_map_name, render_fleet
 
 logger = logging.getLogger(__name__)
@@ -169,8 +169,13 @@ class Reconciler:
             spec = parse_spec(policy.spec)
             return self._attempt(policy, spec)
         except InvalidSpecError as error:
-            status = refused(policy.status, policy.generation, Reason.INVALID_SPEC, str(error), self._now())
+            status = refused(self._recounted(policy), policy.generation, Reason.INVALID_SPEC, str(error), self._now())
             return Attempt(policy, status, Changes(policy.namespace, policy.name, 0))
+
+    def _recounted(self, policy: PolicyRecord) -> PrefillPolicyStatus:
+        """The status of a fleet whose spec cannot be carried out: what runs goes on, and must be told of."""
+        pods, stuck, denied = gather_pods(policy, self._cluster)
+        return still_ready(policy.status, pods, stuck, denied, self._now())
 
     def _attempt(self, policy: PolicyRecord, spec: PrefillPolicySpec) -> Attempt:
         situation = gather(policy, spec, self._cluster, self._readings.of(policy.uid), self._sources)
@@ -185,7 +190,7 @@ class Reconciler:
         try:
             await self._applier.carry_out(attempt.changes)
         except RefusedError as error:
-            status = attempt.status if self._policy_is_live(policy, plan) else policy.status
+            status = attempt.status if self._policy_is_live(policy, plan) else self._recounted(policy)
             await self._say_refused(policy, status, Reason.APPLY_REFUSED, str(error))
             return Outcome.REFUSED
         await self._write_status(attempt)

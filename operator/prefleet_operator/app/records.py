@@ -16,6 +16,8 @@ from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.watch import Identity
 from prefleet_operator.api import Role
+from prefleet_operator.app.pod_trouble import pod_trouble
+from prefleet_operator.core.observed import PodTrouble
 from prefleet_operator.render import FIELD_MANAGER, FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL
 
 MAX_DIGITS = 15
@@ -25,7 +27,10 @@ MAX_POLICY_CHARACTERS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making."""
+    """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making.
+
+    `trouble`: why it will not become ready by itself.
+    """
 
     identity: Identity
     role: Role | None
@@ -34,6 +39,7 @@ class PodRecord:
     ready_since_s: float | None
     terminating: bool
     generation: int | None
+    trouble: PodTrouble | None = None
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -50,6 +56,7 @@ class PodRecord:
             ready_since_s=_seconds(ready.get("lastTransitionTime")) if ready is not None and is_ready else None,
             terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
             generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
+            trouble=pod_trouble(pod),
         )
 
 
@@ -60,7 +67,8 @@ class ChildRecord:
     `owned_fields`: a digest of the fields that the API server says are ours. It changes when somebody else
     changes one of them, and only then: the cheapest sign that the object must be applied again. `ours`: the
     operator made it. `policy`: the policy document of a ConfigMap, cut off where it is none of ours any more.
-    `owns_policy`: nobody else has written the policy documents in it.
+    `owns_policy`: nobody else has written the policy documents in it. `stuck`: why a Deployment's
+    rollout makes no progress. `refused`: why its pods cannot even be made.
     """
 
     identity: Identity
@@ -71,6 +79,7 @@ class ChildRecord:
     policy: str = ""
     annotated_generation: int | None = None
     stuck: str | None = None
+    refused: str | None = None
 
     @classmethod
     def of(cls, child: Object) -> ChildRecord:
@@ -86,7 +95,8 @@ class ChildRecord:
             owns_policy={f"f:{POLICY_FILE}", f"f:{DECODE_POLICY_FILE}"} <= set(fields.get("f:data") or ()),
             policy=str((child.get("data") or {}).get(POLICY_FILE, ""))[:MAX_POLICY_CHARACTERS],
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
-            stuck=_stuck(child),
+            stuck=_condition_message(child, "Progressing", "False"),
+            refused=_condition_message(child, "ReplicaFailure", "True"),
         )
 
 
@@ -110,12 +120,10 @@ def owned_fields(child: Object) -> dict[str, Any]:
     return {}
 
 
-def _stuck(child: Object) -> str | None:
-    """Why a Deployment's rollout makes no progress, if so."""
+def _condition_message(child: Object, kind: str, status: str) -> str | None:
+    """What a Deployment says in that condition, if it has that status."""
     for condition in (child.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "Progressing" and condition["status"] == "False":
-            return str(condition.get("message") or condition.get("reason"))
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+        if (condition["type"], condition["status"]) == (kind, status):
             return str(condition.get("message") or condition.get("reason"))
     return None
 

@@ -47,12 +47,22 @@ class Reason(StrEnum):
     ROLLOUT_STUCK = "RolloutStuck"
     NO_PODS_WANTED = "NoPodsWanted"
     NO_READY_PODS = "NoReadyPods"
+    PODS_REFUSED = "PodsRefused"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    CONTAINER_NOT_STARTED = "ContainerNotStarted"
+    ENGINE_CRASHING = "EngineCrashing"
 
     # Whether the setting runs.
     GENERATION_REPORTED = "GenerationReported"
     PROPAGATING = "Propagating"
     GENERATION_NOT_REPORTED = "GenerationNotReported"
     GENERATION_UNKNOWN = "GenerationUnknown"
+
+    # How well the fleet serves.
+    CAPACITY_SUFFICES = "CapacitySuffices"
+    LONGS_HELD_BACK = "LongsHeldBack"
+    SERVING_AS_SET = "ServingAsSet"
 
     # Where metrics come from.
     METRICS_FRESH = "MetricsFresh"
