@@ -7,6 +7,7 @@ now waiting, now running anew, and its count rises, so only how it last ended is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,6 +33,12 @@ _WAITING = {
 _SAME_AS = {"ErrImagePull": "ImagePullBackOff"}
 """A kubelet alternates between the two while nothing changes."""
 
+_BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": ErrImagePull: ')
+"""What newer kubelets put before the cause while they back off."""
+
+_PREEMPTION = re.compile(r"\.? (no new claims to deallocate, )?preemption: .*", re.DOTALL)
+"""What a scheduler says after the cause, of ends that it has tried in vain."""
+
 
 def pod_trouble(pod: Mapping[str, Any]) -> PodTrouble | None:
     """Why a pod that is not ready will not become so by waiting, if its status says so."""
@@ -40,7 +47,8 @@ def pod_trouble(pod: Mapping[str, Any]) -> PodTrouble | None:
         return None
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return PodTrouble(Reason.UNSCHEDULABLE, f"no node takes it: {_words(scheduled.get('message'))}")
+        told = _words(_PREEMPTION.sub("", str(scheduled.get("message") or "")))
+        return PodTrouble(Reason.UNSCHEDULABLE, f"no node takes it: {told}")
     return next(filter(None, map(_container_trouble, _containers(status))), None)
 
 
@@ -54,7 +62,7 @@ def _container_trouble(container: Mapping[str, Any]) -> PodTrouble | None:
     waiting = state.get("waiting") or {}
     word = str(waiting.get("reason") or "")
     if word in _WAITING:
-        told = _words(waiting.get("message")) or f"image {container.get('image')}"
+        told = _words(_BACK_OFF.sub("", str(waiting.get("message") or ""))) or f"image {container.get('image')}"
         shown = _SAME_AS.get(word, word)
         return PodTrouble(_WAITING[word], f"container {container['name']} waits with {shown}: {told}")
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}

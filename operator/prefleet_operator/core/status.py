@@ -262,10 +262,14 @@ _BAD = (ConditionType.CAPACITY_LIMITED, ConditionType.DEGRADED)
 
 
 def headline(conditions: Sequence[Condition]) -> str | None:
-    """The reason of the first condition, in the order of ConditionType, that is not as it should be; else Ready's."""
+    """The reason of the first condition, in the order of ConditionType, that is not as it should be; else Ready's.
+
+    What is wrong goes before what is not known: a source that fails tells nothing of the generations either.
+    """
     ready = find_condition(conditions, ConditionType.READY)
-    troubled = (condition.reason for condition in conditions if is_trouble(condition))
-    return next(troubled, None if ready is None else ready.reason)
+    troubled = [condition for condition in conditions if is_trouble(condition)]
+    known = [condition for condition in troubled if condition.status is not UNKNOWN]
+    return next((condition.reason for condition in known + troubled), None if ready is None else ready.reason)
 
 
 def refused(
