@@ -6,9 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prefleet_operator.api import EffectiveStatus, PrefillPolicyStatus, Role, SchedulingPolicy
-from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Sample, Stale
+from prefleet_operator.api import ConditionType, EffectiveStatus, PrefillPolicyStatus, Role, SchedulingPolicy
+from prefleet_operator.core.observed import (
+    FleetMetrics,
+    HistogramSnapshot,
+    Missing,
+    PodTrouble,
+    PodView,
+    Reading,
+    Sample,
+    Stale,
+)
 from prefleet_operator.core.plan import FIRST_METRICS_S, UNTAKEN_S, LivePolicy, Plan, Situation, make_plan
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.status import find_condition
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 
 from tests.support.policies import make_spec
@@ -59,7 +70,9 @@ def test_without_a_pin_and_without_samples_a_new_fleet_runs_fcfs_and_says_so() -
     assert plan.policy.policy is PolicyName.FCFS
     assert plan.status.effective is not None
     assert plan.status.effective.policy is SchedulingPolicy.FCFS
-    assert "FCFS runs until a threshold is known" in plan.status.conditions[-1].message
+    tuned = find_condition(plan.status.conditions, ConditionType.TUNED)
+    assert tuned is not None
+    assert "FCFS runs until a threshold is known" in tuned.message
 
 
 @pytest.mark.parametrize("policy", ["FCFS", "PromoteShortest", "HRRN"])
@@ -232,3 +245,47 @@ def test_a_group_set_that_no_controller_takes_up_is_said_to_be_so(waited_s: int,
     (ready,) = (each for each in plan.status.conditions if each.type.value == "Ready")
     assert (ready.status.value, ready.reason) == ("False", reason)
     assert ("no controller has taken up its LeaderWorkerSet" in ready.message) is (reason == "RolloutStuck")
+
+
+def crashing(name: str) -> PodView:
+    return pod(name, ready=False, trouble=PodTrouble(Reason.ENGINE_CRASHING, 'container engine ends: "no"'))
+
+
+def test_a_fault_of_a_pod_is_one_warning_and_its_end_one_event() -> None:
+    """The status is False from the start, and what is told of it changes."""
+    given, now, told = situation(status=make_plan(situation(), NOW).status), NOW, []
+    for pods in [(), (crashing("a"),), (crashing("a"),), (pod("a"), pod("b"), pod("c", Role.DECODE))]:
+        now += 10
+        plan = make_plan(replace(given, pods=pods), now)
+        told.append([(event.reason.value, event.warning) for event in plan.events if "Ready is" in event.message])
+        given = after(given, plan)
+    assert told == [[], [("EngineCrashing", True)], [], [("PodsReady", False)]]
+
+
+def degraded_by(counted: float) -> FleetMetrics:
+    return FleetMetrics(degradations=Sample(counted, NOW))
+
+
+def test_what_should_never_be_true_warns_when_it_is_and_tells_its_end() -> None:
+    given, told = situation(pods=(pod(),)), []
+    for counted in (0.0, 4.0, 2.0, 7.0, 0.0):
+        plan = make_plan(replace(given, metrics=degraded_by(counted)), NOW)
+        told.append([(event.reason.value, event.warning) for event in plan.events if "Degraded" in event.message])
+        given = after(given, plan)
+    assert told == [[], [("LongsHeldBack", True)], [], [], [("ServingAsSet", False)]]
+
+
+def test_the_status_leads_with_what_is_wrong() -> None:
+    ready = (pod("a"), pod("b"), pod("c", Role.DECODE))
+    assert make_plan(situation(), NOW).status.reason == "PodsNotReady"
+    assert make_plan(situation(pods=(crashing("a"),)), NOW).status.reason == "EngineCrashing"
+    assert make_plan(situation(pods=ready), NOW).status.reason == "MetricsMissing"
+    measured = FleetMetrics(lengths=Sample(LENGTHS, NOW), degradations=Sample(0, NOW))
+    assert make_plan(situation(pods=ready, metrics=measured), NOW).status.reason == "PodsReady"
+
+
+def test_degradations_that_count_up_do_not_change_the_status() -> None:
+    given = situation(pods=(pod(),), metrics=degraded_by(4))
+    first = make_plan(given, NOW)
+    second = make_plan(replace(after(given, first), metrics=degraded_by(11)), NOW + 3)
+    assert second.status == first.status

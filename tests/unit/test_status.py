@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from prefleet_operator.api import Condition, ConditionStatus, ConditionType, PrefillPolicyStatus, Role
-from prefleet_operator.core.observed import Missing, PodView, Reading, Sample, Stale
+from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Reading, Sample, Stale
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.status import (
     PROPAGATION_S,
@@ -17,6 +18,8 @@ from prefleet_operator.core.status import (
     merge_conditions,
     refused,
     role_statuses,
+    still_ready,
+    wording,
 )
 
 from tests.support.policies import make_spec
@@ -24,6 +27,7 @@ from tests.support.policies import make_spec
 NOW = 1_700_000_000.0
 LONG_AGO = NOW - 3600
 TIME = "2023-11-14T22:13:20Z"
+CURRENT, OLD, SILENT = Sample(5, NOW), Sample(4, NOW), Missing("pod b did not answer.")
 
 
 def pod(
@@ -32,12 +36,20 @@ def pod(
     return PodView(name, role, "10.0.0.1", ready, ready_since_s=since_s, reported_generation=reading)
 
 
-def facts(*pods: PodView, changed_at_s: float | None = LONG_AGO, stuck: dict[Role, str] | None = None) -> Facts:
+def facts(
+    *pods: PodView,
+    changed_at_s: float | None = LONG_AGO,
+    stuck: dict[Role, str] | None = None,
+    denied: dict[Role, str] | None = None,
+) -> Facts:
     changed = None if changed_at_s is None else int(changed_at_s)
-    return Facts(make_spec(), pods, generation=5, changed_at_s=changed, now=NOW, stuck=stuck or {})
+    return Facts(
+        make_spec(), pods, generation=5, changed_at_s=changed, now=NOW, stuck=stuck or {}, refused=denied or {}
+    )
 
 
-CURRENT, OLD, SILENT = Sample(5, NOW), Sample(4, NOW), Missing("pod b did not answer.")
+def troubled(name: str, reason: Reason = Reason.UNSCHEDULABLE, told: str = "no node takes it", **given: Any) -> PodView:
+    return replace(pod(name, SILENT, ready=False, **given), trouble=PodTrouble(reason, told))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +112,37 @@ def ready_pods(prefill: int, decode: int) -> tuple[PodView, ...]:
             facts(*ready_pods(1, 1), stuck={Role.PREFILL: "quota exceeded."}),
             "False", "RolloutStuck", "(quota exceeded); 1 of 2 pods serve", id="a rollout that is stuck says why",
         ),
+        pytest.param(
+            facts(*ready_pods(1, 1), troubled("p7")),
+            "False", "Unschedulable", "Ready pods: 1 of 2 prefill; pod p7: no node takes it.", id="a pod's own fault",
+        ),
+        pytest.param(
+            facts(*ready_pods(1, 1), troubled("p7"), stuck={Role.PREFILL: "timed out"}),
+            "False", "Unschedulable", "pod p7: no node takes it", id="which says more than the rollout that it stops",
+        ),
+        pytest.param(
+            facts(*ready_pods(1, 0), troubled("p7"), troubled("d8", role=Role.DECODE)),
+            "False", "Unschedulable",
+            "Ready pods: 1 of 2 prefill, 0 of 1 decode; pod p7: no node takes it (and 1 more pod in trouble).",
+            id="several faults",
+        ),
+        pytest.param(
+            facts(*ready_pods(1, 1), denied={Role.PREFILL: "exceeded quota."}),
+            "False", "PodsRefused", "1 of 2 prefill; the cluster refuses to make more: exceeded quota.", id="a quota",
+        ),
+        pytest.param(
+            facts(*ready_pods(2, 1), denied={Role.PREFILL: "exceeded quota."}),
+            "True", "PodsReady", "2 prefill", id="a quota that stands in nobody's way",
+        ),
+        pytest.param(
+            facts(*ready_pods(2, 1), troubled("p7", Reason.IMAGE_UNAVAILABLE, "it waits")),
+            "True", "ImageUnavailable", "but none takes the place of an old one: pod p7: it waits.",
+            id="a rollout that cannot go on while all serve",
+        ),
+        pytest.param(
+            facts(*ready_pods(2, 1), replace(troubled("p7"), terminating=True)),
+            "True", "PodsReady", "2 prefill", id="a pod that goes is no fault",
+        ),
     ],
 )  # fmt: skip
 def test_ready(given: Facts, status: str, reason: str, words: str) -> None:
@@ -155,3 +198,39 @@ def test_a_refusal_leaves_the_rest_of_the_status(reason: Reason, status: str) ->
     said = refused(before, 2, reason, "spec.prefill: write it.", NOW)
     assert [(c.type.value, c.status.value) for c in said.conditions] == [("Accepted", status), ("Ready", "True")]
     assert said.observed_generation == 2
+
+
+def test_of_a_refused_fleet_the_pods_are_counted_on() -> None:
+    """Against what the last accepted spec asked for; generations, which nobody reads, stay as they were known."""
+    before = PrefillPolicyStatus(
+        conditions=merged(verdict(ConditionStatus.TRUE, "3 of 3", reason=Reason.PODS_READY)),
+        roles=role_statuses(facts(*ready_pods(2, 1))),
+    )
+    after = still_ready(before, [pod("a", SILENT), troubled("b")], {}, {}, NOW + 60)
+    (ready,) = after.conditions
+    assert (ready.status.value, ready.reason, ready.observed_generation) == ("False", "Unschedulable", 0)
+    assert [(role.desired, role.ready, role.active, role.reported_generation) for role in after.roles] == [
+        (2, 1, 1, 5),
+        (1, 0, 0, 5),
+    ]
+    assert after.pods is not None
+    assert (after.pods.prefill, after.pods.decode) == ("1/2", "0/1")
+
+
+def test_a_fleet_that_never_was_accepted_has_no_pods_to_count() -> None:
+    before = refused(PrefillPolicyStatus(), 1, Reason.INVALID_SPEC, "spec.prefill: write it.", NOW)
+    assert still_ready(before, [], {}, {}, NOW) == before
+    assert before.reason == "InvalidSpec"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        pytest.param("12.5 s old", "17 s old", True, id="numbers"),
+        pytest.param("pod a-7d4b9c6f5d-x2z4w ends", "pod a-6c8d5f7b9-bcdfg ends", True, id="what pods are called"),
+        pytest.param("pod chat-prefill ends", "pod chat-decode ends", False, id="words"),
+        pytest.param("model long-context-chats", "model long-context-words", False, id="words with hyphens"),
+    ],
+)
+def test_wording(first: str, second: str, same: bool) -> None:
+    assert (wording(first) == wording(second)) is same

@@ -3,8 +3,11 @@
 An Event says what happened, once; if the same happens again (same policy, reason and words; of a warning, whatever
 the numbers), the Event's series counts it, at most once a minute. Good news keeps its numbers apart, since the API
 lets no Event change its words: "generation 1, four times" would be no news of generation 4. Names are
-deterministic, so that a restarted operator, or another one, counts on in the same Event. An Event that cannot be
-written is logged and given up: conditions, not Events, are the record.
+deterministic, so that a restarted operator, or another one, counts on in the same Event.
+
+Whatever a fleet does, it gets at most `BURST` new Events at once and one more each `REFILL_S` after that: since an API
+server forgets an Event an hour after its last change, no more than `BURST + 12` are there that do not repeat. What
+exceeds that, and what cannot be written, is logged and given up: conditions, not Events, are the record.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ MAX_NOTE = 1000
 MAX_NAME = 230
 """Of an object's name in that of an Event, which may have 253 characters."""
 MAX_REMEMBERED = 10_000
+BURST = 20
+REFILL_S = 300.0
 
 POLICY_KIND = (f"{GROUP}/{VERSION}", KIND)
 CONFIG_MAP_KIND = ("v1", "ConfigMap")
@@ -50,6 +55,23 @@ class _Seen:
     written_at_s: float
 
 
+@dataclass(slots=True)
+class _Budget:
+    """New Events that a policy may still have, as of `at_s`."""
+
+    left: float
+    at_s: float
+
+    def take(self, now: float) -> bool:
+        """Whether there is one left, which then is taken."""
+        self.left = min(float(BURST), self.left + max(0.0, now - self.at_s) / REFILL_S)
+        self.at_s = now
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
+
+
 class Recorder:
     """Writes Events. `now` gives Unix seconds; `instance` names this process."""
 
@@ -58,6 +80,7 @@ class Recorder:
         self._instance = instance
         self._now = now
         self._seen: dict[tuple[str, str], _Seen] = {}
+        self._budgets: dict[str, _Budget] = {}
 
     async def record(
         self, namespace: str, name: str, uid: str, event: Event, kind: tuple[str, str] = POLICY_KIND
@@ -71,6 +94,9 @@ class Recorder:
             seen.count += 1
             if now - seen.written_at_s < REPEAT_INTERVAL_S:
                 return
+        elif not self._budget(uid, now).take(now):
+            logger.info("%s/%s: no event, there were too many: %s", namespace, name, event.message)
+            return
         try:
             await self._write(namespace, event_id, self._body(event_id, subject, event, now), seen, now)
         except KubeError as error:
@@ -92,6 +118,11 @@ class Recorder:
             self._seen.pop((namespace, name), None)
             await self._kube.create(EVENTS, namespace, body)
             self._remember(namespace, name, 1, now)
+
+    def _budget(self, uid: str, now: float) -> _Budget:
+        if len(self._budgets) >= MAX_REMEMBERED:
+            self._budgets.clear()
+        return self._budgets.setdefault(uid, _Budget(float(BURST), now))
 
     def _remember(self, namespace: str, name: str, count: int, now: float) -> _Seen:
         if len(self._seen) >= MAX_REMEMBERED:

@@ -54,6 +54,7 @@ _COLUMNS: Final = [
     _column("Prefill", "string", ".status.pods.prefill", "Ready of desired pods that prefill"),
     _column("Decode", "string", ".status.pods.decode", "Ready of desired pods that decode"),
     _column("Ready", "string", _condition("Ready"), "Whether every role has its pods"),
+    _column("Reason", "string", ".status.reason", "Why, if anything is not as it should be"),
     _column("Active", "string", _condition("PolicyActive"), "Whether every ready pod runs the policy", priority=1),
     _column("Tuned", "string", _condition("Tuned"), "Whether the values were learned from traffic", priority=1),
     _column("Age", "date", ".metadata.creationTimestamp", "Time since the policy was made"),

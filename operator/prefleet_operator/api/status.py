@@ -41,6 +41,8 @@ class ConditionType(StrEnum):
     POLICY_ACTIVE = "PolicyActive"
     METRICS_AVAILABLE = "MetricsAvailable"
     TUNED = "Tuned"
+    CAPACITY_LIMITED = "CapacityLimited"
+    DEGRADED = "Degraded"
 
 
 class Condition(Model):
@@ -130,9 +132,10 @@ class Move(Model):
 
 
 class PrefillPolicyStatus(Model):
-    """What the operator answers."""
+    """What the operator answers. `reason`: that of the first condition that is not as it should be, else Ready's."""
 
     observed_generation: int | None = None
+    reason: str | None = None
     conditions: Annotated[list[Condition], _map_by("type")] = []
     effective: EffectiveStatus | None = None
     roles: Annotated[list[RoleStatus], _map_by("name")] = []

@@ -66,6 +66,12 @@ class Cluster:
             if not pod.made_for
         )
 
+    def workloads(self, key: Key) -> tuple[ChildRecord, ...]:
+        """What makes a fleet's pods."""
+        return tuple(
+            workload for kind in ("Deployment", "LeaderWorkerSet") for workload in self.children[kind].of(*key)
+        )
+
     def knows_attached(self, namespace: str) -> bool:
         """Whether all pods that the policies of a namespace attach have been listed."""
         return all(attached.known for (where, _), attached in self.attached.items() if where == namespace)
@@ -80,11 +86,7 @@ def gather(
 ) -> Situation:
     """The situation of one fleet."""
     pods = cluster.fleet_pods(policy.namespace, policy.name)
-    workloads = [
-        workload
-        for kind in ("Deployment", "LeaderWorkerSet")
-        for workload in cluster.children[kind].of(policy.namespace, policy.name)
-    ]
+    _, stuck, refused = gather_pods(policy, cluster)
     config_map = live_config_map(policy, spec, cluster)
     router = cluster.children["Deployment"].get(policy.namespace, router_object_name(policy.name))
     return Situation(
@@ -93,10 +95,15 @@ def gather(
         status=policy.status,
         live=None if config_map is None else read_live(config_map),
         metrics=reading.metrics,
-        pods=tuple(_view(pod, spec, reading) for pod in pods),
+        pods=tuple(_view(pod, _generation(pod, spec, reading)) for pod in pods),
         pod_generations={pod.identity.name: pod.generation for pod in pods},
-        stuck={each.role: each.stuck for each in workloads if each.role is not None and each.stuck is not None},
-        untaken={each.role: each.untaken_since_s for each in workloads if each.role and each.untaken_since_s},
+        stuck=stuck,
+        untaken={
+            each.role: each.untaken_since_s
+            for each in cluster.workloads(policy.key)
+            if each.role and each.untaken_since_s
+        },
+        refused=refused,
         sources=sources,
         warnings=engine_for(spec).warnings(spec),
         router=None if router is None else RouterView(router.ready_pods, router.stuck),
@@ -107,6 +114,18 @@ def live_config_map(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Clus
     """The fleet's policy ConfigMap; one of that name that is another fleet's is none."""
     found = cluster.children["ConfigMap"].get(policy.namespace, live_config_map_name(policy.name, spec))
     return found if found is not None and found.identity.fleet == policy.name else None
+
+
+def gather_pods(
+    policy: PolicyRecord, cluster: Cluster
+) -> tuple[tuple[PodView, ...], Mapping[Role, str], Mapping[Role, str]]:
+    """The pods of a fleet that nobody measures, and by role why a rollout is stuck or its pods are refused."""
+    unasked = Missing("it has not been asked yet.")
+    pods = tuple(_view(pod, unasked) for pod in cluster.fleet_pods(policy.namespace, policy.name))
+    workloads = [each for each in cluster.workloads(policy.key) if each.role is not None]
+    stuck = {each.role: each.stuck for each in workloads if each.role and each.stuck is not None}
+    refused = {each.role: each.refused for each in workloads if each.role and each.refused is not None}
+    return pods, stuck, refused
 
 
 def read_live(config_map: ChildRecord) -> LivePolicy:
@@ -140,7 +159,7 @@ def query(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> Fl
     )
 
 
-def _view(pod: PodRecord, spec: PrefillPolicySpec, reading: FleetReading) -> PodView:
+def _view(pod: PodRecord, generation: Reading[int]) -> PodView:
     assert pod.role is not None
     return PodView(
         name=pod.identity.name,
@@ -149,7 +168,8 @@ def _view(pod: PodRecord, spec: PrefillPolicySpec, reading: FleetReading) -> Pod
         ready=pod.ready,
         terminating=pod.terminating,
         ready_since_s=pod.ready_since_s,
-        reported_generation=_generation(pod, spec, reading),
+        reported_generation=generation,
+        trouble=pod.trouble,
     )
 
 

@@ -31,14 +31,14 @@ from prefleet_operator.adapters.kube import (
 from prefleet_operator.api import InvalidSpecError, PrefillPolicySpec, PrefillPolicyStatus, parse_spec
 from prefleet_operator.app.apply import Applier, Changes, merge_patch
 from prefleet_operator.app.claims import Overlaps
-from prefleet_operator.app.gather import Cluster, gather, live_config_map
+from prefleet_operator.app.gather import Cluster, gather, gather_pods, live_config_map
 from prefleet_operator.app.leader import LeadershipLostError
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import Readings
 from prefleet_operator.app.workqueue import Key, WorkFailedError
 from prefleet_operator.core.plan import Event, Plan, condition_events, make_plan
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.status import refused
+from prefleet_operator.core.status import refused, still_ready
 from prefleet_operator.render import InstallationDefaults, PolicyObject, live_config_map_name, render_fleet
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class Reconciler:
             reason, message = Reason.INVALID_SPEC, str(error)
         except _UnservedKindError as error:
             reason, message = Reason.KIND_NOT_SERVED, str(error)
-        status = refused(policy.status, policy.generation, reason, message, self._now())
+        status = refused(self._recounted(policy), policy.generation, reason, message, self._now())
         return Attempt(policy, status, Changes(policy.namespace, policy.name, 0))
 
     def _fault_of_pods(self, policy: PolicyRecord) -> tuple[Reason, str] | None:
@@ -207,6 +207,11 @@ class Reconciler:
             return Reason.APPLY_REFUSED, f"The API server refuses the podSelector of spec.attach: {attached.refused}"
         overlap = self._overlaps.refusal(policy, self._now())
         return None if overlap is None else (Reason.PODS_OVERLAP, overlap)
+
+    def _recounted(self, policy: PolicyRecord) -> PrefillPolicyStatus:
+        """The status of a fleet whose spec cannot be carried out: what runs goes on, and must be told of."""
+        pods, stuck, denied = gather_pods(policy, self._cluster)
+        return still_ready(policy.status, pods, stuck, denied, self._now())
 
     def _attempt(self, policy: PolicyRecord, spec: PrefillPolicySpec) -> Attempt:
         if not self._cluster.knows_attached(policy.namespace):
@@ -235,7 +240,7 @@ class Reconciler:
         try:
             await self._applier.carry_out(attempt.changes)
         except RefusedError as error:
-            status = attempt.status if self._policy_is_live(attempt) else policy.status
+            status = attempt.status if self._policy_is_live(attempt) else self._recounted(policy)
             await self._say_refused(policy, status, Reason.APPLY_REFUSED, str(error))
             return Outcome.REFUSED
         await self._write_status(attempt)

@@ -16,7 +16,9 @@ from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.watch import Identity
 from prefleet_operator.api import Role
+from prefleet_operator.app.pod_trouble import pod_trouble
 from prefleet_operator.core.native_policy import NATIVE_POLICY_FILE
+from prefleet_operator.core.observed import PodTrouble
 from prefleet_operator.render import (
     FIELD_MANAGER,
     FLEET_LABEL,
@@ -35,7 +37,8 @@ MAX_POLICY_CHARACTERS = 16_384
 class PodRecord:
     """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making.
 
-    `made_for`: the fleet that the operator made it for; "" if somebody else made it.
+    `made_for`: the fleet that the operator made it for; "" if somebody else made it. `trouble`: why it will not become
+    ready by itself.
     """
 
     identity: Identity
@@ -46,6 +49,7 @@ class PodRecord:
     terminating: bool
     generation: int | None
     made_for: str = ""
+    trouble: PodTrouble | None = None
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -64,6 +68,7 @@ class PodRecord:
             terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
             generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
             made_for=identity.fleet if role is not None else "",
+            trouble=pod_trouble(pod),
         )
 
 
@@ -75,9 +80,10 @@ class ChildRecord:
     changes one of them, and only then: the cheapest sign that the object must be applied again. `ours`: the
     operator made it. `policy`: the policy document of a ConfigMap, cut off where it is none of ours any more.
     `owns_policy`: nobody else has written the policy documents in it. `native`: it is of an engine that is told at its
-    start. `kept`: a ConfigMap that outlives its policy. `untaken_since_s`: when a LeaderWorkerSet was made of which no
-    controller has written a word yet; a Deployment's controller is part of every cluster.
-    `ready_pods`: of the router's Deployment; those of a role are counted pod by pod.
+    start. `kept`: a ConfigMap that outlives its policy. `stuck`: why a rollout makes no progress. `refused`: why its
+    pods cannot even be made. `untaken_since_s`: when a LeaderWorkerSet was made of which no controller has written a
+    word yet; a Deployment's controller is part of every cluster. `ready_pods`: of the router's Deployment; those of a
+    role are counted pod by pod.
     """
 
     identity: Identity
@@ -92,6 +98,7 @@ class ChildRecord:
     untaken_since_s: float | None = None
     kept: bool = False
     ready_pods: int = 0
+    refused: str | None = None
 
     @classmethod
     def of(cls, child: Object) -> ChildRecord:
@@ -112,7 +119,8 @@ class ChildRecord:
                 :MAX_POLICY_CHARACTERS
             ],
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
-            stuck=_stuck(child),
+            stuck=_condition_message(child, "Progressing", "False"),
+            refused=_condition_message(child, "ReplicaFailure", "True"),
             untaken_since_s=_untaken_since(child),
             kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
             ready_pods=int((child.get("status") or {}).get("readyReplicas") or 0) if label == ROUTER else 0,
@@ -139,12 +147,10 @@ def owned_fields(child: Object) -> dict[str, Any]:
     return {}
 
 
-def _stuck(child: Object) -> str | None:
-    """Why a Deployment's rollout makes no progress, if so."""
+def _condition_message(child: Object, kind: str, status: str) -> str | None:
+    """What a Deployment says in that condition, if it has that status."""
     for condition in (child.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "Progressing" and condition["status"] == "False":
-            return str(condition.get("message") or condition.get("reason"))
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+        if (condition["type"], condition["status"]) == (kind, status):
             return str(condition.get("message") or condition.get("reason"))
     return None
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from prefleet_operator.api import Role
+from prefleet_operator.core.reasons import Reason
 
 T = TypeVar("T")
 
@@ -85,11 +86,19 @@ class FleetMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class PodTrouble:
+    """Why a pod will not serve by waiting alone; `told` goes on after "pod NAME: ", without a full stop."""
+
+    reason: Reason
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
 class PodView:
     """One pod of the fleet, as the API server and its exporter show it.
 
     `ready_since_s`: Unix time of its turning ready. `reported_generation`: the policy generation that its
-    runtime says it runs.
+    runtime says it runs. `trouble`: why a pod that is not ready will not become so by itself.
     """
 
     name: str
@@ -99,6 +108,7 @@ class PodView:
     terminating: bool = False
     ready_since_s: float | None = None
     reported_generation: Reading[int] = Missing("not asked yet")
+    trouble: PodTrouble | None = None
 
 
 @dataclass(frozen=True, slots=True)

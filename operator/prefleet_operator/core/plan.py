@@ -31,6 +31,7 @@ from prefleet_operator.api import (
     format_duration,
 )
 from prefleet_operator.core.attached import judge_attached_ready
+from prefleet_operator.core.health import judge_capacity, judge_degraded
 from prefleet_operator.core.native_policy import FleetPolicy, as_run
 from prefleet_operator.core.observed import (
     FleetMetrics,
@@ -53,6 +54,7 @@ from prefleet_operator.core.status import (
     Verdict,
     changed_at,
     find_condition,
+    headline,
     judge_policy_active,
     judge_ready,
     merge_conditions,
@@ -87,8 +89,8 @@ class LivePolicy:
 class Situation:
     """All that one decision looks at.
 
-    `stuck`: by role, why its rollout makes no progress. `untaken`: by role, since when its pods wait for a controller
-    to take notice. `warnings`: what the engine has to say of the spec.
+    `stuck`: by role, why its rollout makes no progress; `refused`: why the cluster refuses to make its pods; `untaken`:
+    since when its pods wait for a controller to take notice. `warnings`: what the engine has to say of the spec.
     """
 
     spec: PrefillPolicySpec
@@ -100,6 +102,7 @@ class Situation:
     pod_generations: Mapping[str, int | None] = field(default_factory=dict)
     stuck: Mapping[Role, str] = field(default_factory=dict)
     untaken: Mapping[Role, float] = field(default_factory=dict)
+    refused: Mapping[Role, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ("PodScrape",)
     warnings: tuple[str, ...] = ()
     router: RouterView | None = None
@@ -201,6 +204,7 @@ def _next_status(
         now=now,
         stuck={**situation.stuck, **_never_taken(situation, now)},
         router=situation.router,
+        refused=situation.refused,
     )
     verdicts = (
         judge_accepted(situation),
@@ -208,12 +212,16 @@ def _next_status(
         judge_started(facts) if situation.spec.engine.told_at_start else judge_policy_active(facts),
         judge_metrics(situation, facts),
         judge_tuned(decision, noisy=tuning == previous.tuning),
+        judge_capacity(decision, noisy=tuning == previous.tuning),
+        judge_degraded(situation.metrics.degradations, situation.spec, previous.conditions),
     )
+    conditions = merge_conditions(previous.conditions, verdicts, situation.generation, now)
     roles = role_statuses(facts)
     return status.model_copy(
         update={
             "observed_generation": situation.generation,
-            "conditions": merge_conditions(previous.conditions, verdicts, situation.generation, now),
+            "reason": headline(conditions),
+            "conditions": conditions,
             "roles": roles,
             "pods": PodColumns.of(roles),
         }
@@ -326,15 +334,15 @@ def _move_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> tup
 
 
 def condition_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> tuple[Event, ...]:
-    """One event for each condition whose status has become True or False."""
+    """One event for each condition whose status has become True or False, or that has a new fault to tell."""
     return tuple(
         Event(
             reason=Reason(condition.reason),
             message=f"{condition.type.value} is {condition.status.value}: {condition.message}",
-            warning=condition.status is ConditionStatus.FALSE and condition.type in _ALARMS,
+            warning=_alarms(condition),
         )
         for condition in after.conditions
-        if _changed(find_condition(before.conditions, condition.type), condition)
+        if _is_news(find_condition(before.conditions, condition.type), condition)
     )
 
 
@@ -345,11 +353,37 @@ def _warning_events(situation: Situation) -> tuple[Event, ...]:
     return tuple(Event(Reason.ENGINE_WARNING, told, warning=True) for told in situation.warnings if told not in said)
 
 
-_ALARMS = (ConditionType.ACCEPTED, ConditionType.POLICY_ACTIVE, ConditionType.METRICS_AVAILABLE)
-"""Conditions that are never False in the ordinary course of things."""
+_NEVER_FALSE = (ConditionType.ACCEPTED, ConditionType.POLICY_ACTIVE, ConditionType.METRICS_AVAILABLE)
+_NEVER_TRUE = (ConditionType.CAPACITY_LIMITED, ConditionType.DEGRADED)
+"""In the ordinary course of things."""
+
+_FAULTS = (
+    Reason.ROLLOUT_STUCK,
+    Reason.PODS_REFUSED,
+    Reason.UNSCHEDULABLE,
+    Reason.IMAGE_UNAVAILABLE,
+    Reason.CONTAINER_NOT_STARTED,
+    Reason.ENGINE_CRASHING,
+)
+"""Reasons of Ready that waiting alone does not mend. That pods are not ready yet is ordinary."""
 
 
-def _changed(before: Condition | None, after: Condition) -> bool:
-    if before is None:
-        return after.status is ConditionStatus.FALSE and after.type in _ALARMS
-    return before.status is not after.status and after.status is not ConditionStatus.UNKNOWN
+def _alarms(condition: Condition) -> bool:
+    if condition.type in _NEVER_FALSE:
+        return condition.status is ConditionStatus.FALSE
+    if condition.type in _NEVER_TRUE:
+        return condition.status is ConditionStatus.TRUE
+    return condition.type is ConditionType.READY and condition.reason in _FAULTS
+
+
+def _is_news(before: Condition | None, after: Condition) -> bool:
+    """A condition that alarms is news when it begins to, or for another reason; others when their status changes.
+
+    What should never be True is news when it ends too, but not when it only becomes known that it is not so.
+    """
+    if _alarms(after):
+        same = before is not None and (before.status, before.reason) == (after.status, after.reason)
+        return not same
+    if before is None or before.status is after.status or after.status is ConditionStatus.UNKNOWN:
+        return False
+    return after.type not in _NEVER_TRUE or before.status is ConditionStatus.TRUE

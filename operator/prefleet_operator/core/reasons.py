@@ -53,6 +53,11 @@ class Reason(StrEnum):
     NO_READY_PODS = "NoReadyPods"
     NO_PODS_FOUND = "NoPodsFound"
     ROUTER_NOT_READY = "RouterNotReady"
+    PODS_REFUSED = "PodsRefused"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    CONTAINER_NOT_STARTED = "ContainerNotStarted"
+    ENGINE_CRASHING = "EngineCrashing"
 
     # Whether the setting runs.
     GENERATION_REPORTED = "GenerationReported"
@@ -61,6 +66,11 @@ class Reason(StrEnum):
     GENERATION_UNKNOWN = "GenerationUnknown"
     STARTED_WITH_GENERATION = "StartedWithGeneration"
     REPLACING_PODS = "ReplacingPods"
+
+    # How well the fleet serves.
+    CAPACITY_SUFFICES = "CapacitySuffices"
+    LONGS_HELD_BACK = "LongsHeldBack"
+    SERVING_AS_SET = "ServingAsSet"
 
     # Where metrics come from.
     METRICS_FRESH = "MetricsFresh"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prefleet_operator.api import (
     Condition,
@@ -24,6 +24,7 @@ from prefleet_operator.api import (
     ConditionType,
     EffectiveStatus,
     Move,
+    PodColumns,
     PrefillPolicySpec,
     PrefillPolicyStatus,
     Role,
@@ -43,6 +44,9 @@ ATTACHED_PROPAGATION_S = 180
 
 HISTORY_LENGTH = 10
 
+_POD_SUFFIX = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}-[bcdfghjklmnpqrstvwxz2456789]{5}\b")
+"""Of a Deployment's pods: the hash of the template and the pod's own. Kubernetes uses no vowels there."""
+
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 
 
@@ -59,7 +63,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the conditions about pods rest on. `stuck`: by role, why its rollout makes no progress."""
+    """What the conditions about pods rest on. `stuck`: by role, why its rollout makes no progress; `refused`: why the
+    cluster refuses to make its pods."""
 
     spec: PrefillPolicySpec
     pods: tuple[PodView, ...]
@@ -68,6 +73,7 @@ class Facts:
     now: float
     stuck: Mapping[Role, str] = field(default_factory=dict)
     router: RouterView | None = None
+    refused: Mapping[Role, str] = field(default_factory=dict)
 
     def ready_pods(self, role: Role | None = None) -> tuple[PodView, ...]:
         """Pods that serve, of one role or of all that the spec asks for."""
@@ -105,42 +111,82 @@ def reports(pod: PodView, generation: int) -> bool:
 def judge_ready(facts: Facts) -> Verdict:
     """Ready: every role, and the router if there is one, has the ready pods that the spec asks for."""
     wanted = {role: spec.replicas for role, spec in facts.spec.roles().items()}
-    ready = {role: min(len(facts.ready_pods(role)), wanted[role]) for role in wanted}
-    total, missing = sum(wanted.values()), [role for role in wanted if ready[role] < wanted[role]]
-    if total == 0:
+    ready = count_ready(wanted, facts.pods, facts.stuck, facts.refused)
+    if ready.status is not TRUE or facts.spec.router.type is RouterType.NONE:
+        return ready
+    return _judge_router(facts, ready)
+
+
+def count_ready(
+    wanted: Mapping[Role, int], pods: Sequence[PodView], stuck: Mapping[Role, str], refused: Mapping[Role, str]
+) -> Verdict:
+    """Ready, for so many wanted pods by role. What a pod or the cluster itself says of the fault comes first."""
+    there = [pod for pod in pods if pod.role in wanted and not pod.terminating]
+    ready = {role: min(sum(pod.ready and pod.role is role for pod in there), wanted[role]) for role in wanted}
+    missing = [role for role in wanted if ready[role] < wanted[role]]
+    counts = ", ".join(f"{ready[role]} of {wanted[role]} {role.value}" for role in missing)
+    troubled = [pod for pod in there if pod.trouble is not None]
+    held = next((role for role in wanted if role in stuck), None)
+    denied = next((role for role in missing if role in refused), None)
+    if not sum(wanted.values()):
         message = "The spec asks for 0 pods, so nothing is served: set replicas to 1 or more to serve."
-        return Verdict(ConditionType.READY, FALSE, Reason.NO_PODS_WANTED, message)
-    stuck = [(role, facts.stuck[role]) for role in wanted if role in facts.stuck]
-    if stuck:
-        role, why = stuck[0]
+        return _ready(FALSE, Reason.NO_PODS_WANTED, message)
+    if denied is not None:
+        message = f"Ready pods: {counts}; the cluster refuses to make more: {refused[denied].rstrip('.')}."
+        return _ready(FALSE, Reason.PODS_REFUSED, message, noisy=True)
+    if missing and troubled:
+        return _ready(FALSE, _reason(troubled), f"Ready pods: {counts}; {_tell(troubled)}.", _is_noisy(troubled))
+    if held is not None:
         message = (
-            f"The rollout of {role.value} makes no progress ({why.rstrip('.')}); "
-            f"{ready[role]} of {wanted[role]} pods serve: look at the events and logs of those that are not ready."
+            f"The rollout of {held.value} makes no progress ({stuck[held].rstrip('.')}); "
+            f"{ready[held]} of {wanted[held]} pods serve: look at the events and logs of those that are not ready."
         )
-        return Verdict(ConditionType.READY, FALSE, Reason.ROLLOUT_STUCK, message)
+        return _ready(FALSE, Reason.ROLLOUT_STUCK, message)
     if missing:
-        parts = ", ".join(f"{ready[role]} of {wanted[role]} {role.value}" for role in missing)
-        message = f"Ready pods: {parts}; a pod is ready once its engine has loaded its model."
-        return Verdict(ConditionType.READY, FALSE, Reason.PODS_NOT_READY, message)
+        message = f"Ready pods: {counts}; a pod is ready once its engine has loaded its model."
+        return _ready(FALSE, Reason.PODS_NOT_READY, message)
     parts = ", ".join(f"{ready[role]} {role.value}" for role in wanted)
-    if facts.spec.router.type is RouterType.NONE:
-        return Verdict(ConditionType.READY, TRUE, Reason.PODS_READY, f"All pods are ready: {parts}.")
-    return _judge_router(facts, parts)
+    if troubled:
+        message = f"All pods are ready: {parts}; but none takes the place of an old one: {_tell(troubled)}."
+        return _ready(TRUE, _reason(troubled), message, _is_noisy(troubled))
+    return _ready(TRUE, Reason.PODS_READY, f"All pods are ready: {parts}.")
 
 
-def _judge_router(facts: Facts, serving: str) -> Verdict:
+def _ready(status: ConditionStatus, reason: Reason, message: str, noisy: bool = False) -> Verdict:
+    return Verdict(ConditionType.READY, status, reason, message, noisy)
+
+
+def _reason(troubled: Sequence[PodView]) -> Reason:
+    trouble = troubled[0].trouble
+    assert trouble is not None
+    return trouble.reason
+
+
+def _is_noisy(troubled: Sequence[PodView]) -> bool:
+    """A program that ends over and over says so with another time of day each time."""
+    return _reason(troubled) is Reason.ENGINE_CRASHING
+
+
+def _tell(troubled: Sequence[PodView]) -> str:
+    """What ails the first of the pods, and how many others are in trouble too."""
+    first, more = troubled[0], len(troubled) - 1
+    told = f"pod {first.name}: {first.trouble.told if first.trouble else ''}"
+    return told if not more else f"{told} (and {more} more {'pod' if more == 1 else 'pods'} in trouble)"
+
+
+def _judge_router(facts: Facts, ready: Verdict) -> Verdict:
     """The pods of all roles are ready; so must those be through which clients reach them."""
     wanted, router = facts.spec.router.replicas, facts.router or RouterView()
-    ready = min(router.ready, wanted)
-    if ready == wanted:
-        message = f"All pods are ready: {serving}, {ready} router."
-        return Verdict(ConditionType.READY, TRUE, Reason.PODS_READY, message)
+    serving = ", ".join(f"{spec.replicas} {role.value}" for role, spec in facts.spec.roles().items())
+    if router.ready >= wanted:
+        told = f"All pods are ready: {serving}, {wanted} router."
+        return replace(ready, message=told) if ready.reason is Reason.PODS_READY else ready
     why = f" and its rollout makes no progress ({router.stuck.rstrip('.')})" if router.stuck else ""
     message = (
-        f"The router has {ready} of {wanted} pods ready{why}, though {serving} pods serve behind it: "
+        f"The router has {router.ready} of {wanted} pods ready{why}, though {serving} pods serve behind it: "
         "look at the events and logs of the router's pods."
     )
-    return Verdict(ConditionType.READY, FALSE, Reason.ROUTER_NOT_READY, message)
+    return _ready(FALSE, Reason.ROUTER_NOT_READY, message)
 
 
 def judge_policy_active(facts: Facts) -> Verdict:
@@ -246,8 +292,9 @@ def _merge(old: Condition | None, verdict: Verdict, generation: int, now: float)
 
 
 def wording(message: str) -> str:
-    """A sentence without its numbers: equal for two sentences that differ in nothing else."""
-    return re.sub(r"\d[\d.,]*", "#", message)
+    """A sentence without its numbers and without what a cluster makes up for the names of pods: equal for two sentences
+    that differ in nothing else."""
+    return re.sub(r"\d[\d.,]*", "#", _POD_SUFFIX.sub("-#", message))
 
 
 def changed_at(status: PrefillPolicyStatus, effective: EffectiveStatus) -> int | None:
@@ -261,6 +308,30 @@ def record_move(history: Sequence[Move], move: Move) -> list[Move]:
     return [*history, move][-HISTORY_LENGTH:]
 
 
+def is_trouble(condition: Condition) -> bool:
+    """Whether a condition is not as it should be. That metrics are not known yet is no trouble."""
+    if condition.type in _GOOD:
+        return condition.status is not TRUE
+    if condition.type in _BAD:
+        return condition.status is TRUE
+    return condition.type is ConditionType.METRICS_AVAILABLE and condition.status is FALSE
+
+
+_GOOD = (ConditionType.ACCEPTED, ConditionType.READY, ConditionType.POLICY_ACTIVE)
+_BAD = (ConditionType.CAPACITY_LIMITED, ConditionType.DEGRADED)
+
+
+def headline(conditions: Sequence[Condition]) -> str | None:
+    """The reason of the first condition, in the order of ConditionType, that is not as it should be; else Ready's.
+
+    What is wrong goes before what is not known: a source that fails tells nothing of the generations either.
+    """
+    ready = find_condition(conditions, ConditionType.READY)
+    troubled = [condition for condition in conditions if is_trouble(condition)]
+    known = [condition for condition in troubled if condition.status is not UNKNOWN]
+    return next((condition.reason for condition in known + troubled), None if ready is None else ready.reason)
+
+
 def refused(
     status: PrefillPolicyStatus, generation: int, reason: Reason, message: str, now: float
 ) -> PrefillPolicyStatus:
@@ -272,4 +343,37 @@ def refused(
     outcome = UNKNOWN if reason is Reason.RECONCILE_FAILED else FALSE
     verdict = Verdict(ConditionType.ACCEPTED, outcome, reason, message, noisy=True)
     conditions = merge_conditions(status.conditions, [verdict], generation, now)
-    return status.model_copy(update={"conditions": conditions, "observed_generation": generation})
+    update = {"conditions": conditions, "observed_generation": generation, "reason": headline(conditions)}
+    return status.model_copy(update=update)
+
+
+def still_ready(
+    status: PrefillPolicyStatus,
+    pods: Sequence[PodView],
+    stuck: Mapping[Role, str],
+    refused: Mapping[Role, str],
+    now: float,
+) -> PrefillPolicyStatus:
+    """The status of a fleet whose present spec is not carried out, with its pods counted anew.
+
+    They are held against what the last spec that was accepted asked for, and Ready's observedGeneration goes on to
+    name that one. Nobody measures such a fleet, so all else stays as it was last known.
+    """
+    before = find_condition(status.conditions, ConditionType.READY)
+    if before is None or not status.roles:
+        return status
+    wanted = {role.name: role.desired for role in status.roles}
+    verdict = count_ready(wanted, pods, stuck, refused)
+    roles = [_recount(role, pods) for role in status.roles]
+    return status.model_copy(
+        update={
+            "conditions": merge_conditions(status.conditions, [verdict], before.observed_generation, now),
+            "roles": roles,
+            "pods": PodColumns.of(roles),
+        }
+    )
+
+
+def _recount(role: RoleStatus, pods: Sequence[PodView]) -> RoleStatus:
+    ready = sum(pod.ready and not pod.terminating and pod.role is role.name for pod in pods)
+    return role.model_copy(update={"ready": ready, "active": min(role.active, ready)})

@@ -83,6 +83,8 @@ def _engine_container(spec: RoleSpec, engine: EngineContainer) -> Object:
         "volumeMounts": _mounts(engine),
         "securityContext": dict(_CONFINED_USER if engine.own_user else _CONFINED),
         "lifecycle": {"preStop": {"exec": {"command": _pre_stop(engine)}}},
+        # What an engine says when it ends then stands in the pod's status, and from there in the policy's.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         **(_probes(engine) if engine.leads else {}),
     }
     if spec.accelerator is not None:
@@ -142,6 +144,7 @@ def _runtime_container(image: str) -> Object:
         "command": ["python3", "-m", "prefleet_runtime.install", RUNTIME_FOLDER],
         "volumeMounts": [{"name": RUNTIME_VOLUME, "mountPath": RUNTIME_FOLDER}],
         "securityContext": dict(_CONFINED_USER),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 

@@ -87,6 +87,10 @@ def _image_folder(sandbox: Sandbox, container: Json) -> Path:
             f"no folder is known for image {name}: this node runs images that are folders; "
             f"start it with --image '{name}=FOLDER' or --default-image-folder",
         )
+    if not folder.is_dir():
+        # There are no registries here: this is what a kubelet says where one does not have the image.
+        told = f'Back-off pulling image "{name}": ErrImagePull: {name}: not found'
+        raise NotLaunchableError("ImagePullBackOff", told)
     if not container.get("command"):
         raise NotLaunchableError(
             "ErrImageNeverPull",

@@ -21,7 +21,9 @@ REFRESH_S = (60.0, 90.0)
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """`images` are (glob over image names, folder), the first match wins; without a match `default_image`."""
+    """`images` are (glob over image names, folder), the first match wins; without a match `default_image`.
+
+    An image whose folder does not exist cannot be pulled."""
 
     kubeconfig: Path
     node_name: str

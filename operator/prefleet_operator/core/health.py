@@ -1,0 +1,56 @@
+"""Whether a fleet that runs also serves as it should: whether its capacity suffices, and its queue keeps its word.
+
+CapacityLimited is the tuner's word: long requests wait so long without any promotion that no wait limit keeps
+`slo.longQueueWait`. Degraded is the queue's own: over the window it held aged long requests back, for want of room,
+at least `DEGRADATIONS` times. It ends only with a window in which that did not happen once, so that a fleet at the
+edge does not flap. Neither says anything on missing data.
+
+Left out: pods that are missing, which Ready counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prefleet_operator.api import Condition, ConditionType, PrefillPolicySpec
+from prefleet_operator.core.observed import Missing, Reading, Sample
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.status import FALSE, TRUE, UNKNOWN, Verdict, find_condition
+from prefleet_operator.core.tuning import TuningDecision
+
+DEGRADATIONS = 3
+"""Within one window: one may be a burst, three are a state."""
+
+_MEASURED = (Reason.WAIT_FROM_LONG_WAITS, Reason.WITHIN_HYSTERESIS, Reason.COOLING_DOWN)
+"""Reasons of a wait limit behind which stands a measured W_normal that leaves room."""
+
+
+def judge_capacity(decision: TuningDecision, noisy: bool) -> Verdict:
+    """CapacityLimited: no wait limit would keep the SLO of long requests. `noisy` as for Tuned."""
+    kind, finding = ConditionType.CAPACITY_LIMITED, decision.wait_finding
+    if decision.capacity_limited:
+        message = f"{finding.message}; add replicas, or allow more in slo.longQueueWait."
+        return Verdict(kind, TRUE, Reason.CAPACITY_LIMITED, message, noisy)
+    if finding.reason in _MEASURED:
+        return Verdict(kind, FALSE, Reason.CAPACITY_SUFFICES, f"{finding.message}.", noisy)
+    message = f"How long requests wait without promotion is not known: {finding.message}."
+    return Verdict(kind, UNKNOWN, finding.reason, message, noisy)
+
+
+def judge_degraded(degradations: Reading[float], spec: PrefillPolicySpec, previous: Sequence[Condition]) -> Verdict:
+    """Degraded: the queue held aged long requests back again and again."""
+    kind = ConditionType.DEGRADED
+    if not isinstance(degradations, Sample):
+        why = degradations.clause if isinstance(degradations, Missing) else "the last count is stale"
+        reason = Reason.METRICS_MISSING if isinstance(degradations, Missing) else Reason.METRICS_STALE
+        return Verdict(kind, UNKNOWN, reason, f"Degradations are not counted: {why}.", noisy=True)
+    counted, before = round(degradations.value), find_condition(previous, kind)
+    lasts = before is not None and before.status is TRUE and counted > 0
+    if counted >= DEGRADATIONS or lasts:
+        message = (
+            f"Long requests past longMaxWait were held back {counted} times in {spec.tuning.window}, "
+            f"as short ones fill the share that agedShare leaves: add replicas or raise agedShare."
+        )
+        return Verdict(kind, TRUE, Reason.LONGS_HELD_BACK, message, noisy=True)
+    message = f"Long requests past longMaxWait go when they are due: fewer than {DEGRADATIONS} exceptions."
+    return Verdict(kind, FALSE, Reason.SERVING_AS_SET, message)
