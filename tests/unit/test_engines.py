@@ -199,8 +199,9 @@ def test_the_silent_limit_of_sglangs_hrrn_is_warned_of() -> None:
     assert engine_for(other).warnings(other) == ()
 
 
-def test_hrrn_without_the_radix_cache_is_refused() -> None:
-    told = NativePolicy(generation=1, policy=SchedulingPolicy.HRRN)
+@pytest.mark.parametrize("policy", [SchedulingPolicy.HRRN, SchedulingPolicy.SHORTEST_PREFILL_FIRST])
+def test_what_needs_the_radix_cache_is_refused_without_it(policy: SchedulingPolicy) -> None:
+    told = NativePolicy(generation=1, policy=policy)
     with pytest.raises(InvalidSpecError, match="remove --disable-radix-cache"):
         render(spec_of("SGLang", prefill__args=["--disable-radix-cache"]), told)
 
