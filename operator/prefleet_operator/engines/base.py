@@ -42,7 +42,8 @@ class EngineContainer:
     image lacks the scheduling runtime, so an init container has to bring it. `startup_period_s` and
     `startup_limit_s`: how often to ask whether it has started, and when to give up. `drain_s`: how long its
     running requests may take to end once it was told to stop. `own_user`: the image is made to run as a user
-    other than root, on a read-only file system. `leads`: the scheduler lives in it; one that does not lead only
+    other than root, on a read-only file system. `rootless`: it has been made fit for a user other than root, on a
+    file system that it may write. `leads`: the scheduler lives in it; one that does not lead only
     computes, and has no policy, ports or probes. `worker`: the container of the further pods of a group, where
     nodesPerReplica is above 1; it leads nothing.
     """
@@ -59,6 +60,7 @@ class EngineContainer:
     mounts: tuple[Object, ...] = ()
     brings_runtime: bool = False
     own_user: bool = False
+    rootless: bool = False
     leads: bool = True
     worker: EngineContainer | None = None
 

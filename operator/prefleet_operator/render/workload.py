@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from prefleet_operator.api import PrefillPolicySpec, Role, RoleSpec
+from prefleet_operator.api import PrefillPolicySpec, Role, RoleSpec, SecurityProfile
 from prefleet_operator.engines import HTTP_PORT, EngineContainer, PodRequest, engine_for
 from prefleet_operator.render.disruption import render_disruption_budget
 from prefleet_operator.render.groups import render_groups
@@ -27,6 +27,7 @@ from prefleet_operator.render.names import (
 )
 from prefleet_operator.render.overlay import apply_overlay
 from prefleet_operator.render.pod import render_pod_template
+from prefleet_operator.render.restricted import without_root
 
 Object = dict[str, Any]
 
@@ -62,6 +63,8 @@ def render_role(fleet: str, namespace: str, spec: PrefillPolicySpec, role: Role,
     """
     image = spec.runtime.image or runtime_image
     engine = engine_for(spec).container(PodRequest(spec, role, image))
+    if spec.security.profile is SecurityProfile.RESTRICTED:
+        engine = without_root(engine)
     pods = _RolePods(fleet, namespace, role, spec.roles()[role], image)
     workload = _deployment(pods, engine) if engine.worker is None else _groups(pods, engine, engine.worker)
     metadata = pods.metadata(role_object_name(fleet, role))
