@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefleet_operator.cli.render import render_document
 
 from tests.golden.cases import render_case
+from tests.support.bad_specs import GOOD as BASE
 from tests.support.installation import Fleet, Helm, OperatorProcess, installed
 from tests.support.plane.plane import ControlPlane, KubectlFailed
+from tests.support.pod_templates import EXAMPLES, RESOURCES, PodTemplateExample
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.controlplane
@@ -125,3 +128,27 @@ def test_a_single_replica_holds_up_no_drain(operator: OperatorProcess, plane: Co
     (pod,) = eventually(lambda: len(names := pod_names(fleet)) == 1 and names, 30)
     set_ready(fleet, pod, ready=False)
     evict(fleet, pod)
+
+
+def judged(plane: ControlPlane, namespace: str, role: Json) -> str:
+    """The API server's answer to a pod of that role."""
+    policy = {**BASE, "spec": {**BASE["spec"], "prefill": role}}
+    return admit(plane, namespace, next(templates(render_document(policy, "example.com/prefleet:test"))))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_a_pod_with_a_users_overlay_is_admitted(
+    plane: ControlPlane, namespace: str, example: PodTemplateExample
+) -> None:
+    accelerator = {"resource": "nvidia.com/gpu", "count": 8}
+    if "runtimeClassName" in example.spec:
+        runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
+        named = json.dumps({**runtime_class, "metadata": {"name": "nvidia"}})
+        plane.kubectl("apply", "-f", "-", stdin=named)
+    role = {"accelerator": accelerator, "podTemplate": {"spec": example.spec}}
+    assert "created" in judged(plane, namespace, role)
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_a_pod_may_ask_for_an_accelerator_of_any_name(plane: ControlPlane, namespace: str, resource: str) -> None:
+    assert "created" in judged(plane, namespace, {"accelerator": {"resource": resource, "count": 2}})
