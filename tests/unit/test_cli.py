@@ -24,7 +24,7 @@ def test_render_prints_the_manifests_in_the_order_of_application(tmp_path: Path)
     result = run(app, ["render", "-f", write(tmp_path, yaml.safe_dump(GOOD))])
     kinds = [document["kind"] for document in yaml.safe_load_all(result.stdout)]
     assert result.exit_code == 0
-    assert kinds == ["ConfigMap", "Deployment", "Service", "Deployment", "Service"]
+    assert kinds == ["ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "Deployment", "Service"]
 
 
 def test_render_reads_standard_input(tmp_path: Path) -> None:
