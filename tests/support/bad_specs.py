@@ -253,6 +253,18 @@ BAD_SPECS = (
         'write a number of replicas from 0 to 10000, or a share of them such as "25%"',
     ),
     BadSpec(
+        "a folder of the node under the restricted profile",
+        {"spec.model.source": {"hostPath": "/models/llama"}, "spec.security": {"profile": "Restricted"}},
+        "spec",
+        "model.source: write hub or pvc in place of hostPath, which security.profile Restricted forbids",
+    ),
+    BadSpec(
+        "a profile that pods are not made for",
+        {"spec.security": {"profile": "Privileged"}},
+        "spec.security.profile",
+        "Restricted",
+    ),
+    BadSpec(
         "prefill without decode",
         {"spec.decode": None},
         "spec",

@@ -70,6 +70,13 @@ class TuningMode(StrEnum):
     OFF = "Off"
 
 
+class SecurityProfile(StrEnum):
+    """Pod Security's profiles, as far as pods are made to keep them."""
+
+    BASELINE = "Baseline"
+    RESTRICTED = "Restricted"
+
+
 class Role(StrEnum):
     """What a pod does."""
 
@@ -176,6 +183,14 @@ class RuntimeSpec(Model):
 
     image: Text | None = None
     """The runtime's image; the installation's default if left out, which an upgrade may change."""
+
+
+class SecuritySpec(Model):
+    """Under which rights the pods run."""
+
+    profile: SecurityProfile = SecurityProfile.BASELINE
+    """Baseline: engines run as the user of their image, commonly root. Restricted: as a user without a name (2000),
+    with a home of their own, for namespaces that enforce Pod Security's restricted profile."""
 
 
 class Accelerator(Model):
@@ -437,6 +452,7 @@ class PrefillPolicySpec(Model):
     model: ModelSpec
     engine: EngineSpec
     runtime: RuntimeSpec = RuntimeSpec()
+    security: SecuritySpec = SecuritySpec()
     prefill: RoleSpec | None = None
     """Pods that only prefill; goes together with decode."""
     decode: RoleSpec | None = None
@@ -458,6 +474,15 @@ class PrefillPolicySpec(Model):
             " : has(self.prefill) == has(self.decode) && has(self.prefill) != has(self.mixed)",
             "write either prefill and decode together, or mixed alone, or attach alone",
             _roles_fit,
+        ),
+        Rule(
+            "self.security.profile != 'Restricted' || !has(self.model.source) || !has(self.model.source.hostPath)",
+            "model.source: write hub or pvc in place of hostPath, which security.profile Restricted forbids",
+            lambda spec: (
+                spec.security.profile is not SecurityProfile.RESTRICTED
+                or spec.model.source is None
+                or spec.model.source.host_path is None
+            ),
         ),
         Rule(
             f"self.engine.type == 'VLLM' || !({_SEVERAL_NODES})",

@@ -12,7 +12,8 @@ preStop waits for that; then the engine ends its running requests; the grace per
 workers of a group are told to stop at the same moment as their leader and wait for as long as it computes.
 
 Rights. No access to the Kubernetes API. Engine images commonly run as root and write into their home, so
-runAsNonRoot is not forced on them; everything else of the restricted profile is.
+runAsNonRoot is forced on them only where the spec asks for it (restricted.py); everything else of the restricted
+profile always is.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from prefleet_operator.render.names import (
     worker_labels,
 )
 from prefleet_operator.render.placement import join_group, spread_replicas
+from prefleet_operator.render.restricted import GROUP, USER
 
 Object = dict[str, Any]
 
@@ -48,6 +50,7 @@ _CONFINED_USER: Final[Object] = _CONFINED | {
     "runAsNonRoot": True,
     "runAsUser": _RUNTIME_USER,
 }
+_CONFINED_ROOTLESS: Final[Object] = _CONFINED | {"runAsGroup": GROUP, "runAsNonRoot": True, "runAsUser": USER}
 
 
 def render_pod_template(
@@ -81,7 +84,7 @@ def _engine_container(spec: RoleSpec, engine: EngineContainer) -> Object:
         "env": _environment(spec, engine),
         "ports": [{"name": name, "containerPort": number} for name, number in engine.ports],
         "volumeMounts": _mounts(engine),
-        "securityContext": dict(_CONFINED_USER if engine.own_user else _CONFINED),
+        "securityContext": _security_context(engine),
         "lifecycle": {"preStop": {"exec": {"command": _pre_stop(engine)}}},
         # What an engine says when it ends then stands in the pod's status, and from there in the policy's.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -101,6 +104,12 @@ def _environment(spec: RoleSpec, engine: EngineContainer) -> list[Object]:
     given = [env_value(variable.name, variable.value) for variable in spec.env]
     named = {variable["name"]: variable for variable in (*own, *engine.env, *given)}
     return list(named.values())
+
+
+def _security_context(engine: EngineContainer) -> Object:
+    if engine.own_user:
+        return dict(_CONFINED_USER)
+    return dict(_CONFINED_ROOTLESS if engine.rootless else _CONFINED)
 
 
 def _pre_stop(engine: EngineContainer) -> list[str]:

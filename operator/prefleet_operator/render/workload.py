@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from prefleet_operator.api import PrefillPolicySpec, Role, RoleSpec
+from prefleet_operator.api import PrefillPolicySpec, Role, RoleSpec, SecurityProfile
 from prefleet_operator.core.native_policy import FleetPolicy
 from prefleet_operator.engines import HTTP_PORT, EngineContainer, PodRequest, engine_for
 from prefleet_operator.render.disruption import render_disruption_budget
@@ -28,6 +28,7 @@ from prefleet_operator.render.names import (
 )
 from prefleet_operator.render.overlay import apply_overlay
 from prefleet_operator.render.pod import render_pod_template
+from prefleet_operator.render.restricted import without_root
 
 Object = dict[str, Any]
 
@@ -67,6 +68,8 @@ def render_role(
     """
     image = spec.runtime.image or runtime_image
     engine = engine_for(spec).container(PodRequest(spec, role, image, policy))
+    if spec.security.profile is SecurityProfile.RESTRICTED:
+        engine = without_root(engine)
     started_with = policy.generation if spec.engine.told_at_start and role is not Role.DECODE else None
     pods = _RolePods(fleet, namespace, role, spec.roles()[role], image, started_with)
     workload = _deployment(pods, engine) if engine.worker is None else _groups(pods, engine, engine.worker)
