@@ -54,7 +54,8 @@ class Overlaps:
         standing = find_condition(policy.status.conditions, ConditionType.ACCEPTED)
         if found is not None:
             self._seen_at_s[policy.uid] = now
-        refusal = hold_refusal(found, standing, self._seen_at_s.get(policy.uid, since_s), now)
+        seen_at_s = self._seen_at_s.get(policy.uid, since_s)
+        refusal = hold_refusal(found, standing, policy.generation, seen_at_s, now)
         if refusal is None:
             self._seen_at_s.pop(policy.uid, None)
         return refusal
