@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from prefleet_operator.adapters.kube import PODS, Kube, Object
+from prefleet_operator.adapters.kube import PODS, Kube, Object, RefusedError
 from prefleet_operator.adapters.watch import Identity, Store, Watcher
 
 
@@ -81,3 +83,25 @@ async def test_an_object_that_cannot_be_read_is_passed_over_and_the_others_are_k
     assert await watcher._list() == "3"
     watcher._take("ADDED", {"metadata": {"name": "odd", "resourceVersion": None}})
     assert [each.identity.name for each in kept.everything(None)] == ["fine"]
+
+
+async def test_a_refusal_is_known_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[str | None] = []
+
+    class Api:
+        async def list_page(self, *_: Any) -> tuple[list[Object], str, str]:
+            known.append(watcher.refused)
+            if len(known) == 1:
+                raise RefusedError("pods is forbidden")
+            return [], "3", ""
+
+        async def watch(self, *_: Any) -> AsyncIterator[tuple[str, Object]]:
+            await asyncio.Event().wait()
+            yield "BOOKMARK", {}
+
+    monkeypatch.setattr("prefleet_operator.adapters.watch.PAUSES_S", (0.0,))
+    watcher = Watcher(cast(Kube, Api()), PODS, None, "", lambda _: thing(1), Store[Thing](), lambda *_: None)
+    running = asyncio.create_task(watcher.run())
+    await asyncio.wait_for(watcher.synced.wait(), 5)
+    running.cancel()
+    assert (known, watcher.refused) == ([None, "pods is forbidden"], None)
