@@ -13,6 +13,9 @@ from prefleet_operator.api import PolicyDocument, parse_document
 from prefleet_operator.render import live_config_map_name
 from prefleet_runtime.contract import POLICY_FILE, RuntimeSettings
 
+from tests.support.rendering import VLLM_MIXED, option
+from tests.support.rendering import engine as rendered_engine
+
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 Json = dict[str, Any]
@@ -38,12 +41,12 @@ def policy(name: str) -> PolicyDocument:
 @pytest.mark.parametrize("example", [deployment(), kserve()], ids=["deployment", "kserve"])
 def test_the_pods_of_an_example_fit_its_policy(example: tuple[PolicyDocument, Json, Json]) -> None:
     document, pod, labels = example
+    rendered = rendered_engine(VLLM_MIXED, "mixed")
     (attached,) = document.spec.attached_roles().values()
     (engine,), (installer,) = pod["containers"], pod["initContainers"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounts = {mount["mountPath"]: mount for mount in engine["volumeMounts"]}
-    (config,) = (arg.partition("=")[2] for arg in engine["args"] if arg.startswith("--additional-config="))
-    settings = RuntimeSettings.parse(json.loads(config)["prefleet"])
+    settings = RuntimeSettings.parse(json.loads(option(engine["args"], "--additional-config"))["prefleet"])
 
     assert attached.pod_selector.match_labels.items() <= labels.items()
     assert settings.exporter_port == attached.metrics_port
@@ -58,4 +61,4 @@ def test_the_pods_of_an_example_fit_its_policy(example: tuple[PolicyDocument, Js
     assert {"name": "PYTHONPATH", "value": target} in engine["env"]
     assert f"v{document.spec.engine.version}" in engine["image"]
     assert f"--served-model-name={document.spec.model.served_name}" in engine["args"]
-    assert "--scheduler-cls=prefleet_runtime.vllm.scheduler.make_scheduler" in engine["args"]
+    assert option(engine["args"], "--scheduler-cls") == option(rendered["args"], "--scheduler-cls")
