@@ -274,14 +274,14 @@ def test_of_two_policies_with_one_pod_the_newer_is_refused(mine: Claim, others: 
     assert found is None if words is None else words in str(found)
 
 
-def accepted(status: str, reason: str) -> Condition:
+def accepted(status: str, reason: str, generation: int = 2) -> Condition:
     return Condition(
         type=ConditionType.ACCEPTED,
         status=ConditionStatus(status),
         reason=reason,
         message="as it was said",
         last_transition_time="2023-11-14T22:13:20Z",
-        observed_generation=1,
+        observed_generation=generation,
     )
 
 
@@ -291,6 +291,7 @@ def accepted(status: str, reason: str) -> Condition:
         pytest.param("Pod x", None, 0, "Pod x", id="an overlap refuses"),
         pytest.param(None, accepted("False", "PodsOverlap"), 1, "as it was said", id="and outlasts a rolled pod"),
         pytest.param(None, accepted("False", "PodsOverlap"), OVERLAP_HOLD_S, None, id="but not for ever"),
+        pytest.param(None, accepted("False", "PodsOverlap", 1), 1, None, id="nor over a change of the spec"),
         pytest.param(None, accepted("False", "InvalidSpec"), 1, None, id="another refusal is none of its"),
         pytest.param(None, accepted("True", "Accepted"), 1, None, id="what is accepted stays so"),
         pytest.param(None, None, 0, None, id="nor is a new policy refused without a cause"),
@@ -299,7 +300,7 @@ def accepted(status: str, reason: str) -> Condition:
 def test_a_refusal_outlasts_its_cause(
     found: str | None, standing: Condition | None, seen_ago_s: float, refusal: str | None
 ) -> None:
-    assert hold_refusal(found, standing, NOW - seen_ago_s, NOW) == refusal
+    assert hold_refusal(found, standing, 2, NOW - seen_ago_s, NOW) == refusal
 
 
 def test_silence_of_attached_pods_says_why() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -19,6 +20,7 @@ from prefleet_operator.app.workqueue import Key, WorkFailedError
 from prefleet_operator.core.attached import OVERLAP_HOLD_S
 from prefleet_operator.render import KEPT_ANNOTATION
 
+from tests.unit.test_fleet_loop import World as LoopWorld
 from tests.unit.test_reconcile import NOW, PINNED, Killed, MemoryApi, World
 
 ATTACH: dict[str, Any] = {
@@ -349,3 +351,20 @@ async def test_a_watch_that_fails_for_a_reason_of_its_own_ends_the_process() -> 
     attachments.follow(policy_of(by_label(app="chat")))
     with pytest.raises(ZeroDivisionError, match="a watcher fails"):
         await asyncio.wait_for(attachments.run(), 5)
+
+
+async def test_no_source_is_asked_for_pods_that_are_not_known_or_are_another_policys() -> None:
+    """A refused policy that named another port would have the older one's pods scraped there."""
+    world = LoopWorld()
+    for name, uid, created in (("old", "u1", "2026-11-30T06:00:00Z"), ("new", "u2", "2026-11-30T07:00:00Z")):
+        world.policies.put(replace(policy_of(by_label(app="chat"), uid=uid, name=name), created=created))
+        store: Store[PodRecord] = Store()
+        store.put(pod("p1", ready=True))
+        world.cluster.attached[("ns", name)] = AttachedPods({Role.MIXED: store}, ())
+    await world.loop.turn()
+    assert (world.readings.known("u1"), world.readings.known("u2")) == (True, False)
+    unlisted = cast(Watcher[PodRecord], Unlisted())
+    world.cluster.attached[("ns", "old")] = AttachedPods({Role.MIXED: Store()}, (unlisted,))
+    before = world.readings.of("u1")
+    await world.loop.turn()
+    assert world.readings.of("u1") is before

@@ -40,10 +40,11 @@ async def done(_: Key) -> None:
 class World:
     def __init__(self) -> None:
         self.source, self.policies, self.readings = Source(), PolicyIndex(), Readings()
+        self.cluster = Cluster()
         self.loop = FleetLoop(
             interval_s=1.0,
             policies=self.policies,
-            cluster=Cluster(),
+            cluster=self.cluster,
             readings=self.readings,
             sources={"PodScrape": self.source},
             queue=Workqueue(done),

@@ -6,8 +6,11 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from prefleet_operator.adapters.kube import GoneError, Kube, Object, Resource
 from prefleet_operator.app.config import OperatorConfig
 from prefleet_operator.app.main import Operator, Options, Process, _first_end
+from prefleet_operator.app.telemetry import Telemetry
+from prometheus_client import CollectorRegistry
 
 OPTIONS = Options(lease="prefleet", lease_namespace="ns", identity="pod-1", host="127.0.0.1", port=0)
 
@@ -58,3 +61,37 @@ async def test_what_is_waited_for_ends_the_waiting() -> None:
     work = [asyncio.create_task(forever())]
     await asyncio.wait_for(_first_end(work, until=asyncio.create_task(asyncio.sleep(0))), 5)
     work[0].cancel()
+
+
+class Listing:
+    """An API that lists two pages of policies, fails once between them, and has nothing else."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    async def list_page(
+        self, resource: Resource, namespace: str | None, selector: str, token: str = ""
+    ) -> tuple[list[Object], str, str]:
+        if token and not self.failed:
+            self.failed = True
+            raise GoneError("the continue token has expired")
+        return [policy("second" if token else "first")], "5", "" if token else "more"
+
+
+def policy(name: str) -> Object:
+    metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "5", "generation": 1}
+    attach = {"mixed": {"podSelector": {"matchLabels": {"app": name}}}}
+    spec = {"model": {"servedName": "m"}, "engine": {"type": "Simulator"}, "attach": attach}
+    return {"metadata": metadata, "spec": spec}
+
+
+async def test_all_policies_and_their_pods_are_looked_for_before_the_first_decision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("prefleet_operator.app.main.LIST_PAUSE_S", 0.0)
+    config = OperatorConfig(runtime_image="runtime:1")
+    operator = Operator(cast(Kube, Listing()), config, {}, Telemetry(CollectorRegistry()), "pod-1")
+    await operator.read_policies()
+    assert sorted(known.name for known in operator.policies) == ["first", "second"]
+    assert sorted(name for _, name in operator._cluster.attached) == ["first", "second"]
+    operator.attachments.keep(())

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 from prefleet_operator.adapters import watch
-from prefleet_operator.adapters.kube import LEADER_WORKER_SETS, PODS, Kube, NotFoundError, Object, Resource
+from prefleet_operator.adapters.kube import (
+    LEADER_WORKER_SETS,
+    PODS,
+    Kube,
+    NotFoundError,
+    Object,
+    RefusedError,
+    Resource,
+)
 from prefleet_operator.adapters.watch import Identity, OptionalWatcher, Store, Watcher
 
 
@@ -136,3 +146,25 @@ async def test_a_fleet_without_the_kind_does_not_wait_for_it(monkeypatch: pytest
     assert not watcher.synced.is_set()
     await watcher._list()
     assert watcher.synced.is_set()
+
+
+async def test_a_refusal_is_known_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[str | None] = []
+
+    class Api:
+        async def list_page(self, *_: Any) -> tuple[list[Object], str, str]:
+            known.append(watcher.refused)
+            if len(known) == 1:
+                raise RefusedError("pods is forbidden")
+            return [], "3", ""
+
+        async def watch(self, *_: Any) -> AsyncIterator[tuple[str, Object]]:
+            await asyncio.Event().wait()
+            yield "BOOKMARK", {}
+
+    monkeypatch.setattr("prefleet_operator.adapters.watch.PAUSES_S", (0.0,))
+    watcher = Watcher(cast(Kube, Api()), PODS, None, "", lambda _: thing(1), Store[Thing](), lambda *_: None)
+    running = asyncio.create_task(watcher.run())
+    await asyncio.wait_for(watcher.synced.wait(), 5)
+    running.cancel()
+    assert (known, watcher.refused) == ([None, "pods is forbidden"], None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from prefleet_operator.api import ConditionType
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
+from prefleet_operator.app.workqueue import Key
 from prefleet_operator.core.attached import Claim, find_overlap, hold_refusal
 from prefleet_operator.core.status import find_condition
 
@@ -39,12 +40,12 @@ def claim_of(policy: PolicyRecord, cluster: Cluster) -> Claim:
 
 
 class Overlaps:
-    """Refusals, with the memory of when an overlap was last seen (by uid)."""
+    """Refusals, with the memory of when an overlap was last seen."""
 
     def __init__(self, policies: PolicyIndex, cluster: Cluster) -> None:
         self._policies = policies
         self._cluster = cluster
-        self._seen_at_s: dict[str, float] = {}
+        self._seen_at_s: dict[Key, float] = {}
         self._since_s: float | None = None
 
     def refusal(self, policy: PolicyRecord, now: float) -> str | None:
@@ -53,8 +54,13 @@ class Overlaps:
         found = overlap_of(policy, self._policies, self._cluster)
         standing = find_condition(policy.status.conditions, ConditionType.ACCEPTED)
         if found is not None:
-            self._seen_at_s[policy.uid] = now
-        refusal = hold_refusal(found, standing, self._seen_at_s.get(policy.uid, since_s), now)
+            self._seen_at_s[policy.key] = now
+        seen_at_s = self._seen_at_s.get(policy.key, since_s)
+        refusal = hold_refusal(found, standing, policy.generation, seen_at_s, now)
         if refusal is None:
-            self._seen_at_s.pop(policy.uid, None)
+            self.forget(policy.key)
         return refusal
+
+    def forget(self, key: Key) -> None:
+        """Drop the memory of a policy that is gone."""
+        self._seen_at_s.pop(key, None)

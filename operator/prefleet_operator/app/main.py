@@ -136,9 +136,9 @@ class Operator:
     async def synced(self) -> None:
         """Wait until all that decisions rest on has been read."""
         await self.watchers.synced()
-        await self._read_policies()
+        await self.read_policies()
 
-    async def _read_policies(self) -> None:
+    async def read_policies(self) -> None:
         """Know all policies before the first is decided about: whom an older one's pods belong to must not depend on
         the order in which kopf tells of them."""
         for namespace in self.config.namespaces or (None,):

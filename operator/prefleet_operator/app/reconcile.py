@@ -118,6 +118,7 @@ class Reconciler:
         policy = self._policies.get(key)
         if policy is None or policy.deleting:
             self._applier.forget(*key)
+            self._overlaps.forget(key)
             if policy is None:
                 await self._tell_what_stays(key, f"PrefillPolicy {key[1]} was deleted")
             return

@@ -119,14 +119,16 @@ def _matched_twice(mine: Claim, older: Sequence[Claim]) -> str | None:
     return None
 
 
-def hold_refusal(found: str | None, standing: Condition | None, seen_at_s: float, now: float) -> str | None:
-    """Why a policy is refused for its pods, counting an overlap that has only just gone.
+def hold_refusal(
+    found: str | None, standing: Condition | None, generation: int, seen_at_s: float, now: float
+) -> str | None:
+    """Why a policy is refused for its pods, counting an overlap that has only just gone from under the same spec.
 
-    `seen_at_s`: when an overlap was last found, or since when this process looks for one.
+    `standing`: the condition Accepted. `generation`: the spec's. `seen_at_s`: when an overlap was last found, or since
+    when this process looks for one.
     """
-    if found is not None:
+    if found is not None or standing is None:
         return found
-    refused = standing is not None and standing.status is ConditionStatus.FALSE
-    if refused and standing is not None and standing.reason == Reason.PODS_OVERLAP:
-        return standing.message if now - seen_at_s < OVERLAP_HOLD_S else None
-    return None
+    refused = standing.status is ConditionStatus.FALSE and standing.reason == Reason.PODS_OVERLAP
+    held = refused and standing.observed_generation == generation and now - seen_at_s < OVERLAP_HOLD_S
+    return standing.message if held else None
