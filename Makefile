@@ -99,6 +99,7 @@ lock: setup
 	$(LOCK) pyproject.toml --group dev --extra operator --extra replay --no-emit-package prefleet -o requirements/dev.txt
 	$(LOCK) requirements/vllm.in --overrides requirements/vllm-overrides.txt -o requirements/vllm.txt
 	$(LOCK) requirements/routers.in -o requirements/routers.txt
+	$(LOCK) --no-deps requirements/sglang.in -o requirements/sglang.txt
 
 clean:
 	rm -rf $(VENV) build

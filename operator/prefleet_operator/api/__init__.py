@@ -21,6 +21,15 @@ from prefleet_operator.api.base import (
     parse_duration,
 )
 from prefleet_operator.api.crd import custom_resource_definition
+from prefleet_operator.api.engine_rules import SUPPORTED_VLLM, TOP_LEVEL_VLLM_ASCEND
+from prefleet_operator.api.engine_types import (
+    CAPABILITIES,
+    Capabilities,
+    EngineType,
+    SchedulingPolicy,
+    StageType,
+    Told,
+)
 from prefleet_operator.api.parse import (
     NAME_RULE,
     InvalidSpecError,
@@ -31,11 +40,9 @@ from prefleet_operator.api.parse import (
 from prefleet_operator.api.router import RouterSpec, RouterType
 from prefleet_operator.api.rule import Rule
 from prefleet_operator.api.spec import (
-    SUPPORTED_VLLM,
     Accelerator,
     Band,
     EngineSpec,
-    EngineType,
     EnvVar,
     HubSource,
     LengthMeasure,
@@ -47,12 +54,10 @@ from prefleet_operator.api.spec import (
     Role,
     RoleSpec,
     RuntimeSpec,
-    SchedulingPolicy,
     SchedulingSpec,
     SecretKeyRef,
     SloSpec,
     StageSpec,
-    StageType,
     TuningMode,
     TuningSpec,
 )
@@ -71,6 +76,7 @@ from prefleet_operator.api.status import (
 )
 
 __all__ = [
+    "CAPABILITIES",
     "GROUP",
     "KIND",
     "MERGED_ARGUMENT",
@@ -81,10 +87,12 @@ __all__ = [
     "RUNTIME_SETTINGS_KEY",
     "SHORT_NAME",
     "SUPPORTED_VLLM",
+    "TOP_LEVEL_VLLM_ASCEND",
     "VERSION",
     "Accelerator",
     "Band",
     "BandStatus",
+    "Capabilities",
     "Condition",
     "ConditionStatus",
     "ConditionType",
@@ -119,6 +127,7 @@ __all__ = [
     "SloSpec",
     "StageSpec",
     "StageType",
+    "Told",
     "TunedValue",
     "TuningMode",
     "TuningSpec",

@@ -4,6 +4,7 @@ so.
 The list is one for all engines of this release: no engine has a use of its own for another's names. Engines
 take underscores for dashes and `--name.key` for a part of a JSON value, so both spellings are refused.
 Abbreviations need no rule: the operator's arguments come last on the command line, and the last one counts.
+MindIE takes no arguments but parts of its config.json, whose keys `engines/mindie.py` guards.
 """
 
 from __future__ import annotations
@@ -30,6 +31,19 @@ OPERATOR_ARGUMENTS: Final = (
 )
 """Rendered by the operator from the rest of the spec."""
 
+NATIVE_OPERATOR_ARGUMENTS: Final = (
+    "--disaggregation-bootstrap-port",
+    "--disaggregation-mode",
+    "--enable-metrics",
+    "--model-dir",
+    "--model-name",
+    "--model-path",
+    "--prefill-queue-strategy",
+    "--run-mode",
+    "--schedule-policy",
+)
+"""The same, of engines that schedule by themselves. A list of its own: the API server charges a rule by its length."""
+
 MERGED_ARGUMENT: Final = "--additional-config"
 """vLLM's JSON of out-of-tree settings: the user's keys are kept and the runtime's key is added."""
 
@@ -41,6 +55,10 @@ OPERATOR_ENV: Final = (
     "PYTHONPATH",
     "VLLM_NIXL_SIDE_CHANNEL_HOST",
     "VLLM_NIXL_SIDE_CHANNEL_PORT",
+    "MIES_CONFIG_JSON_PATH",
+    "MIES_CONTAINER_IP",
+    "MIES_CONTAINER_MANAGEMENT_IP",
+    "MIES_SERVICE_MONITOR_MODE",
 )
 """Set by the operator."""
 
@@ -49,14 +67,24 @@ def _spellings(name: str) -> str:
     return name.removeprefix("--").replace("-", "[-_]")
 
 
-_ANY_OPERATOR_ARGUMENT: Final = "|".join(_spellings(name) for name in OPERATOR_ARGUMENTS)
-_REFUSED: Final = f"^--({_ANY_OPERATOR_ARGUMENT})([=.]|$)|^--{_spellings(MERGED_ARGUMENT)}[.]"
+def _any_of(names: tuple[str, ...]) -> str:
+    return "|".join(_spellings(name) for name in names)
+
+
+_REFUSED: Final = f"^--({_any_of(OPERATOR_ARGUMENTS)})([=.]|$)|^--{_spellings(MERGED_ARGUMENT)}[.]"
+_REFUSED_OF_NATIVES: Final = f"^--({_any_of(NATIVE_OPERATOR_ARGUMENTS)})(=|$)"
 
 NO_OPERATOR_ARGUMENTS: Final = Rule(
     cel=f"self.args.all(arg, !arg.matches('{_REFUSED}'))",
     message=f"args: remove what the operator writes itself ({', '.join(OPERATOR_ARGUMENTS)}); "
     f"{MERGED_ARGUMENT} may be given as one JSON value, which is merged",
     holds=lambda role: not any(re.search(_REFUSED, arg) for arg in role.args),
+)
+
+NO_NATIVE_OPERATOR_ARGUMENTS: Final = Rule(
+    cel=f"self.args.all(arg, !arg.matches('{_REFUSED_OF_NATIVES}'))",
+    message=f"args: remove what the operator writes itself ({', '.join(NATIVE_OPERATOR_ARGUMENTS)})",
+    holds=lambda role: not any(re.search(_REFUSED_OF_NATIVES, arg) for arg in role.args),
 )
 
 _DATA_PARALLEL: Final = "^(--data[-_]parallel|-dp)"

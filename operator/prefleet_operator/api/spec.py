@@ -6,7 +6,6 @@ fields concerned; each is a CEL rule on the API server and a predicate here, wit
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,39 +13,23 @@ from pydantic import AfterValidator, Field, StrictBool
 
 from prefleet_operator.api.arguments import (
     NO_DATA_PARALLEL,
+    NO_NATIVE_OPERATOR_ARGUMENTS,
     NO_OPERATOR_ARGUMENTS,
     NO_OPERATOR_ENV,
     NO_RUNTIME_SETTINGS,
 )
 from prefleet_operator.api.base import DurationText, Model, Text, duration_between, matching, parse_duration
+from prefleet_operator.api.engine_rules import ENGINE_RULES, FLEET_RULES
+from prefleet_operator.api.engine_types import (
+    CAPABILITIES,
+    Capabilities,
+    EngineType,
+    SchedulingPolicy,
+    StageType,
+    Told,
+)
 from prefleet_operator.api.router import ROUTER_RULES, RouterSpec
 from prefleet_operator.api.rule import Rule
-
-SUPPORTED_VLLM = ("0.28", "0.29", "0.30", "0.31", "0.32", "0.33")
-"""The vLLM releases, major and minor, that the runtime is tested with, oldest first, without gaps."""
-
-_A_SUPPORTED_VLLM = "^(" + "|".join(minor.replace(".", "[.]") for minor in SUPPORTED_VLLM) + ")[.]"
-
-
-class EngineType(StrEnum):
-    """Engines that this release can run."""
-
-    VLLM = "VLLM"
-    SIMULATOR = "Simulator"
-
-
-class SchedulingPolicy(StrEnum):
-    """Queue policies, as users name them."""
-
-    SHORT_REQUEST_FIRST = "ShortRequestFirst"
-    PROMOTE_SHORTEST = "PromoteShortest"
-    HRRN = "HRRN"
-    FCFS = "FCFS"
-
-    @property
-    def has_threshold(self) -> bool:
-        """Whether it tells short requests from long ones, and so has values to tune."""
-        return self is SchedulingPolicy.SHORT_REQUEST_FIRST
 
 
 class LengthMeasure(StrEnum):
@@ -62,14 +45,6 @@ class LongChunkMode(StrEnum):
     YIELD = "Yield"
     CAP = "Cap"
     OFF = "Off"
-
-
-class StageType(StrEnum):
-    """How a step is shared between decode and prefill."""
-
-    MIXED = "Mixed"
-    TPT = "TPT"
-    STALL_BUDGET = "StallBudget"
 
 
 class TuningMode(StrEnum):
@@ -168,28 +143,17 @@ class EngineSpec(Model):
     image: Text | None = None
     """An image of your own with the engine in it."""
 
-    RULES: ClassVar = (
-        Rule(
-            "self.type != 'VLLM' || has(self.version) || has(self.image)",
-            f"write version (such as {SUPPORTED_VLLM[-1]}.0) or image: type VLLM needs one of them",
-            lambda engine: engine.type is not EngineType.VLLM or bool(engine.version or engine.image),
-        ),
-        Rule(
-            f"self.type != 'VLLM' || !has(self.version) || self.version.matches('{_A_SUPPORTED_VLLM}')",
-            f"version: write a release of vLLM {SUPPORTED_VLLM[0]} to {SUPPORTED_VLLM[-1]}, such as "
-            f"{SUPPORTED_VLLM[-1]}.0: the runtime supports no other",
-            lambda engine: (
-                engine.type is not EngineType.VLLM
-                or engine.version is None
-                or re.search(_A_SUPPORTED_VLLM, engine.version) is not None
-            ),
-        ),
-        Rule(
-            "self.type != 'Simulator' || !(has(self.version) || has(self.image))",
-            "remove version and image: type Simulator runs in the image of spec.runtime",
-            lambda engine: engine.type is not EngineType.SIMULATOR or not (engine.version or engine.image),
-        ),
-    )
+    RULES: ClassVar = ENGINE_RULES
+
+    @property
+    def can(self) -> Capabilities:
+        """What the engine can be asked for."""
+        return CAPABILITIES[self.type]
+
+    @property
+    def told_at_start(self) -> bool:
+        """Whether a change of policy replaces the pods, since the engine is told at its start alone."""
+        return self.can.told is Told.START
 
 
 class RuntimeSpec(Model):
@@ -236,7 +200,8 @@ class RoleSpec(Model):
     accelerator: Accelerator | None = None
     """What each pod asks of its node; left out for fleets without accelerators."""
     args: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=100)] = []
-    """Arguments of the engine, beside those that the operator writes."""
+    """Arguments of the engine, beside those that the operator writes. MindIE has none: each of its args is a JSON
+    object, which is merged into its config.json."""
     env: Annotated[
         list[EnvVar],
         AfterValidator(_named_once),
@@ -250,7 +215,20 @@ class RoleSpec(Model):
     """Laid over the rendered pod as a strategic merge: {metadata: {...}, spec: {...}}. The engine's container
     is named engine."""
 
-    RULES: ClassVar = (NO_OPERATOR_ARGUMENTS, NO_DATA_PARALLEL, NO_RUNTIME_SETTINGS, NO_OPERATOR_ENV)
+    RULES: ClassVar = (
+        NO_OPERATOR_ARGUMENTS,
+        NO_NATIVE_OPERATOR_ARGUMENTS,
+        NO_DATA_PARALLEL,
+        NO_RUNTIME_SETTINGS,
+        NO_OPERATOR_ENV,
+    )
+
+
+def _tpt_fits(stage: StageSpec) -> bool:
+    """Costs come in pairs, and with TPT alone; that all three are there is asked where the engine is known."""
+    if (stage.prefill_per_request is None) is not (stage.decode_per_request is None):
+        return False
+    return stage.type is StageType.TPT or (stage.prefill_per_request is None and stage.max_batch is None)
 
 
 class StageSpec(Model):
@@ -258,7 +236,9 @@ class StageSpec(Model):
 
     type: StageType = StageType.MIXED
     """Mixed: as the engine does it. TPT: steps of decode alone between prefills, in proportion to what both cost.
-    StallBudget: as much prefill in a step as keeps running answers from stalling longer than maxStall."""
+    StallBudget: as much prefill in a step as keeps running answers from stalling longer than maxStall.
+    Latency (MindIE): whichever of prefill and decode is nearer to missing slo.shortTTFT or slo.interTokenGap.
+    MindIE's TPT takes prefillPerRequest and decodePerRequest from slo.interTokenGap where they are left out."""
     prefill_per_request: Annotated[DurationText, duration_between("0.001ms", "1h", "80ms")] | None = None
     """TPT: what one request costs in a step with prefill."""
     decode_per_request: Annotated[DurationText, duration_between("0ms", "1h", "0.5ms")] | None = None
@@ -270,13 +250,10 @@ class StageSpec(Model):
 
     RULES: ClassVar = (
         Rule(
-            "self.type == 'TPT' ? has(self.prefillPerRequest) && has(self.decodePerRequest) && has(self.maxBatch)"
-            " : !(has(self.prefillPerRequest) || has(self.decodePerRequest) || has(self.maxBatch))",
+            "has(self.prefillPerRequest) == has(self.decodePerRequest) && (self.type == 'TPT'"
+            " || !(has(self.prefillPerRequest) || has(self.maxBatch)))",
             "write prefillPerRequest, decodePerRequest and maxBatch with type TPT, all three, and with no other type",
-            lambda stage: (
-                [stage.prefill_per_request, stage.decode_per_request, stage.max_batch].count(None)
-                == (0 if stage.type is StageType.TPT else 3)
-            ),
+            _tpt_fits,
         ),
         Rule(
             "has(self.maxStall) == (self.type == 'StallBudget')",
@@ -292,7 +269,8 @@ class SchedulingSpec(Model):
 
     policy: SchedulingPolicy = SchedulingPolicy.SHORT_REQUEST_FIRST
     """ShortRequestFirst: requests up to the threshold before longer ones. PromoteShortest: the shortest first, the
-    rest as they came. HRRN: by the work done since a request arrived over its own. FCFS: as they came."""
+    rest as they came. HRRN: by the work done since a request arrived over its own. FCFS: as they came.
+    ShortestPrefillFirst (SGLang): by length. Which of them an engine can run, its refusal of the others says."""
     threshold: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Tokens of the longest short request; tuned if left out."""
     long_max_wait: Annotated[DurationText, duration_between("0s", "24h", "8s")] | None = None
@@ -328,6 +306,8 @@ class SloSpec(Model):
     """Time to the first token of a short request."""
     long_queue_wait: Annotated[DurationText, duration_between("100ms", "24h", "8s")] = "8s"
     """The most extra queueing that a long request may suffer."""
+    inter_token_gap: Annotated[DurationText, duration_between("1ms", "10s", "200ms")] = "200ms"
+    """The longest time between two tokens of a running answer: what MindIE's TPT and Latency aim at."""
 
     @property
     def short_ttft_s(self) -> float:
@@ -338,6 +318,11 @@ class SloSpec(Model):
     def long_queue_wait_s(self) -> float:
         """W_slo: the most extra queueing that a long request may suffer, seconds."""
         return parse_duration(self.long_queue_wait)
+
+    @property
+    def inter_token_gap_s(self) -> float:
+        """Seconds between two tokens of a running answer."""
+        return parse_duration(self.inter_token_gap)
 
 
 class Band(Model):
@@ -371,6 +356,9 @@ class TuningSpec(Model):
     """Requests that must be seen before anything is decided."""
     cooldown: Annotated[DurationText, duration_between("0s", "168h", "15m")] = "15m"
     """The least time between two moves of the same value."""
+    restart_budget: Annotated[int, Field(ge=0, le=10)] = 4
+    """How often in 24 hours the tuner may change an engine that a change restarts (VLLMAscend). What you change
+    yourself is never held back."""
 
     @property
     def window_s(self) -> float:
@@ -421,11 +409,6 @@ class PrefillPolicySpec(Model):
             _roles_fit,
         ),
         Rule(
-            "self.engine.type != 'VLLM' || has(self.model.source)",
-            "model.source: write one of hub, pvc or hostPath: engine type VLLM needs a model",
-            lambda spec: spec.engine.type is not EngineType.VLLM or spec.model.source is not None,
-        ),
-        Rule(
             "self.tuning.mode != 'Off' || self.scheduling.policy != 'ShortRequestFirst'"
             " || (has(self.scheduling.threshold) && has(self.scheduling.longMaxWait))",
             "scheduling: write threshold and longMaxWait, or set tuning.mode to Auto: "
@@ -433,6 +416,7 @@ class PrefillPolicySpec(Model):
             _pinned_where_not_tuned,
         ),
         *ROUTER_RULES,
+        *FLEET_RULES,
     )
 
     def roles(self) -> dict[Role, RoleSpec]:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from prefleet_operator.api.base import Model
-from prefleet_operator.api.spec import Role, SchedulingPolicy
+from prefleet_operator.api.engine_types import SchedulingPolicy
+from prefleet_operator.api.spec import Role
 
 
 def _map_by(key: str) -> Any:

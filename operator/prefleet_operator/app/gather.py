@@ -11,8 +11,10 @@ from prefleet_operator.adapters.watch import Store
 from prefleet_operator.api import PrefillPolicySpec
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import MAX_DIGITS, ChildRecord, PodRecord
-from prefleet_operator.core.observed import Missing, PodView, RouterView
+from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
+from prefleet_operator.core.observed import Missing, PodView, Reading, RouterView, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
+from prefleet_operator.engines import engine_for
 from prefleet_operator.render import policy_config_map_name, router_object_name
 
 
@@ -48,18 +50,21 @@ def gather(
         status=policy.status,
         live=None if config_map is None else read_live(config_map),
         metrics=reading.metrics,
-        pods=tuple(_view(pod, reading) for pod in pods),
+        pods=tuple(_view(pod, spec, reading) for pod in pods),
         pod_generations={pod.identity.name: pod.generation for pod in pods},
         stuck={d.role: d.stuck for d in deployments if d.role is not None and d.stuck is not None},
         sources=sources,
         router=None if router is None else RouterView(router.ready_pods, router.stuck),
+        warnings=engine_for(spec).warnings(spec),
     )
 
 
 def read_live(config_map: ChildRecord) -> LivePolicy:
     """What the policy ConfigMap says; content that no pod would run either is no policy."""
+    policy: FleetPolicy | None
+    parse = NativePolicy.from_json if config_map.native else RuntimePolicy.from_json
     try:
-        policy = RuntimePolicy.from_json(config_map.policy)
+        policy = parse(config_map.policy)
     except InvalidPolicyError:
         policy = None
     if policy is not None and policy.generation >= 10**MAX_DIGITS:
@@ -80,11 +85,11 @@ def query(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> Fl
             if pod.role is not None and pod.ready and not pod.terminating
         ),
         window_s=spec.tuning.window_s,
-        length=spec.scheduling.length,
+        length=as_run(spec).scheduling.length,
     )
 
 
-def _view(pod: PodRecord, reading: FleetReading) -> PodView:
+def _view(pod: PodRecord, spec: PrefillPolicySpec, reading: FleetReading) -> PodView:
     assert pod.role is not None
     return PodView(
         name=pod.identity.name,
@@ -93,5 +98,14 @@ def _view(pod: PodRecord, reading: FleetReading) -> PodView:
         ready=pod.ready,
         terminating=pod.terminating,
         ready_since_s=pod.ready_since_s,
-        reported_generation=reading.generations.get(pod.identity.name, Missing("it has not been asked yet.")),
+        reported_generation=_generation(pod, spec, reading),
     )
+
+
+def _generation(pod: PodRecord, spec: PrefillPolicySpec, reading: FleetReading) -> Reading[int]:
+    """What the pod's runtime reports, or what its engine was told at its start: the template says it."""
+    if not spec.engine.told_at_start:
+        return reading.generations.get(pod.identity.name, Missing("it has not been asked yet."))
+    if pod.generation is None:
+        return Missing("it was started without a policy of its own.")
+    return Sample(pod.generation, pod.ready_since_s or 0.0)

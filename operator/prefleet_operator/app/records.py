@@ -16,6 +16,7 @@ from prefleet_runtime.contract import DECODE_POLICY_FILE, POLICY_FILE
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.watch import Identity
 from prefleet_operator.api import Role
+from prefleet_operator.core.native_policy import NATIVE_POLICY_FILE
 from prefleet_operator.render import FIELD_MANAGER, FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL, ROUTER
 
 MAX_DIGITS = 15
@@ -60,8 +61,8 @@ class ChildRecord:
     `owned_fields`: a digest of the fields that the API server says are ours. It changes when somebody else
     changes one of them, and only then: the cheapest sign that the object must be applied again. `ours`: the
     operator made it. `policy`: the policy document of a ConfigMap, cut off where it is none of ours any more.
-    `owns_policy`: nobody else has written the policy documents in it. `ready_pods`: of the router's Deployment;
-    those of a role are counted pod by pod.
+    `owns_policy`: nobody else has written the policy documents in it. `native`: it is of an engine that is told at its
+    start. `ready_pods`: of the router's Deployment; those of a role are counted pod by pod.
     """
 
     identity: Identity
@@ -69,6 +70,7 @@ class ChildRecord:
     owned_fields: str
     ours: bool = False
     owns_policy: bool = False
+    native: bool = False
     policy: str = ""
     annotated_generation: int | None = None
     stuck: str | None = None
@@ -80,13 +82,18 @@ class ChildRecord:
         metadata = child["metadata"]
         label = (metadata.get("labels") or {}).get(ROLE_LABEL)
         fields = owned_fields(child)
+        data_fields = set(fields.get("f:data") or ())
+        native = f"f:{NATIVE_POLICY_FILE}" in data_fields
         return cls(
             identity=identify(child),
             role=Role(label) if label in set(Role) else None,
             owned_fields=hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16],
             ours=bool(fields),
-            owns_policy={f"f:{POLICY_FILE}", f"f:{DECODE_POLICY_FILE}"} <= set(fields.get("f:data") or ()),
-            policy=str((child.get("data") or {}).get(POLICY_FILE, ""))[:MAX_POLICY_CHARACTERS],
+            owns_policy=native or {f"f:{POLICY_FILE}", f"f:{DECODE_POLICY_FILE}"} <= data_fields,
+            native=native,
+            policy=str((child.get("data") or {}).get(NATIVE_POLICY_FILE if native else POLICY_FILE, ""))[
+                :MAX_POLICY_CHARACTERS
+            ],
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
             stuck=_stuck(child),
             ready_pods=int((child.get("status") or {}).get("readyReplicas") or 0) if label == ROUTER else 0,

@@ -1,7 +1,8 @@
 """`prefleet render`: what a PrefillPolicy becomes, without a cluster.
 
 The policy is what a new fleet starts with: pinned values where the spec has them, first come first served where
-they are still to be learned. Objects carry no owner reference, as the policy has no uid yet.
+they are still to be learned. What its engine has to say of it goes to standard error. Objects carry no owner reference,
+as the policy has no uid yet.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ def render(
     for document in documents:
         try:
             rendered += render_document(document, runtime_image or default_runtime_image())
+            for warning in warnings_of(document):
+                typer.echo(f"warning: {warning}", err=True)
         except InvalidSpecError as error:
             fail(f"{file}: {error}")
     typer.echo(to_yaml(rendered), nl=False)
@@ -47,6 +50,15 @@ def render_document(document: Any, runtime_image: str) -> list[dict[str, Any]]:
     new = Situation(spec=policy.spec, generation=1, status=PrefillPolicyStatus(), live=None, metrics=FleetMetrics())
     identity = PolicyObject(name=policy.name, namespace=policy.namespace)
     return render_fleet(identity, policy.spec, make_plan(new, now=0).policy, InstallationDefaults(runtime_image))
+
+
+def warnings_of(document: Any) -> tuple[str, ...]:
+    """What the engine has to say of one PrefillPolicy document that may run."""
+    from prefleet_operator.api import parse_document
+    from prefleet_operator.engines import engine_for
+
+    spec = parse_document(document).spec
+    return engine_for(spec).warnings(spec)
 
 
 def default_runtime_image() -> str:

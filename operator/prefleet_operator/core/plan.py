@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from prefleet_runtime.contract import RuntimePolicy
-
 from prefleet_operator.api import (
     Condition,
     ConditionStatus,
@@ -32,6 +30,7 @@ from prefleet_operator.api import (
     Role,
     format_duration,
 )
+from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import (
     FleetMetrics,
     HistogramSnapshot,
@@ -42,7 +41,9 @@ from prefleet_operator.core.observed import (
     Stale,
 )
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.runtime_policy import to_runtime_policy, to_scheduling_policy
+from prefleet_operator.core.restart_budget import within_budget
+from prefleet_operator.core.runtime_policy import to_fleet_policy, to_scheduling_policy
+from prefleet_operator.core.started import judge_started
 from prefleet_operator.core.status import (
     FALSE,
     TRUE,
@@ -72,14 +73,15 @@ class LivePolicy:
     `ours`: the operator wrote the present content, and nobody else has touched it.
     """
 
-    policy: RuntimePolicy | None
+    policy: FleetPolicy | None
     generation: int
     ours: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that one decision looks at. `stuck`: by role, why its rollout makes no progress."""
+    """All that one decision looks at. `stuck`: by role, why its rollout makes no progress. `warnings`: what the engine
+    has to say of the spec."""
 
     spec: PrefillPolicySpec
     generation: int
@@ -91,6 +93,7 @@ class Situation:
     stuck: Mapping[Role, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ("PodScrape",)
     router: RouterView | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class Event:
 class Plan:
     """What is to be done. `annotate`: pods whose annotation is behind, after the ConfigMap has been applied."""
 
-    policy: RuntimePolicy
+    policy: FleetPolicy
     annotate: tuple[str, ...]
     status: PrefillPolicyStatus
     events: tuple[Event, ...]
@@ -115,15 +118,19 @@ class Plan:
 
 def make_plan(situation: Situation, now: float) -> Plan:
     """Decide about one fleet; `now` in Unix seconds."""
-    memory = recall_memory(situation, now)
-    decision, memory = decide(situation.metrics, situation.spec, memory, now)
-    policy = _next_policy(situation, to_runtime_policy(decision, situation.spec, 0))
+    before, spec = recall_memory(situation, now), as_run(situation.spec)
+    decision, memory = decide(situation.metrics, spec, before, now)
+    if spec.engine.told_at_start:
+        decision, memory = within_budget(spec, situation.status.history, before, decision, memory, now)
+    policy = _next_policy(situation, to_fleet_policy(decision, spec, 0))
     status = _next_status(situation, decision, memory, policy, now)
     return Plan(
         policy=policy,
         annotate=_pods_behind(situation, policy.generation),
         status=status,
-        events=_move_events(situation.status, status) + condition_events(situation.status, status),
+        events=_move_events(situation.status, status)
+        + condition_events(situation.status, status)
+        + _warning_events(situation),
         decision=decision,
     )
 
@@ -136,7 +143,7 @@ def recall_memory(situation: Situation, now: float) -> TunerMemory:
     return recall(None if behind else situation.status.tuning, adoptable, now)
 
 
-def describe_effective(policy: RuntimePolicy) -> EffectiveStatus:
+def describe_effective(policy: FleetPolicy) -> EffectiveStatus:
     """The live policy in the resource's own words."""
     split = policy.policy.has_threshold
     return EffectiveStatus(
@@ -147,25 +154,34 @@ def describe_effective(policy: RuntimePolicy) -> EffectiveStatus:
     )
 
 
-def _next_policy(situation: Situation, wanted: RuntimePolicy) -> RuntimePolicy:
-    """`wanted` under the highest generation known if the ConfigMap says just that, else under the next one."""
+def _next_policy(situation: Situation, wanted: FleetPolicy) -> FleetPolicy:
+    """`wanted` under the highest generation known if the ConfigMap says just that, else under the next one.
+
+    The ConfigMap of an engine that is told at its start is read by no pod. Where it is gone or spoilt, and the status
+    knows that nothing else is wanted, the generation stays: the next one would replace every pod for nothing.
+    """
     live, effective = situation.live, situation.status.effective
     known = max(0 if live is None else live.generation, 0 if effective is None else effective.generation)
     unchanged = live is not None and live.policy == _numbered(wanted, known)
+    if isinstance(wanted, NativePolicy) and situation.status.observed_generation == situation.generation:
+        unchanged = unchanged or describe_effective(_numbered(wanted, known)) == effective
     return _numbered(wanted, known if unchanged else known + 1)
 
 
-def _numbered(policy: RuntimePolicy, generation: int) -> RuntimePolicy:
+def _numbered(policy: FleetPolicy, generation: int) -> FleetPolicy:
     return policy.model_copy(update={"generation": generation})
 
 
 def _pods_behind(situation: Situation, generation: int) -> tuple[str, ...]:
+    """Of an engine that is told at its start none: there the annotation says with what a pod was started."""
+    if situation.spec.engine.told_at_start:
+        return ()
     annotated = situation.pod_generations
     return tuple(pod.name for pod in situation.pods if not pod.terminating and annotated.get(pod.name) != generation)
 
 
 def _next_status(
-    situation: Situation, decision: TuningDecision, memory: TunerMemory, policy: RuntimePolicy, now: float
+    situation: Situation, decision: TuningDecision, memory: TunerMemory, policy: FleetPolicy, now: float
 ) -> PrefillPolicyStatus:
     previous, effective = situation.status, describe_effective(policy)
     tuning = settle(previous.tuning, to_status(decision, memory))
@@ -183,9 +199,9 @@ def _next_status(
         router=situation.router,
     )
     verdicts = (
-        Verdict(ConditionType.ACCEPTED, TRUE, Reason.ACCEPTED, "The spec is valid and has been applied."),
+        judge_accepted(situation),
         judge_ready(facts),
-        judge_policy_active(facts),
+        judge_started(facts) if situation.spec.engine.told_at_start else judge_policy_active(facts),
         judge_metrics(situation, facts),
         judge_tuned(decision, noisy=tuning == previous.tuning),
     )
@@ -198,6 +214,12 @@ def _next_status(
             "pods": PodColumns.of(roles),
         }
     )
+
+
+def judge_accepted(situation: Situation) -> Verdict:
+    """Accepted: the spec is carried out, with what its engine has to say of it."""
+    message = " ".join(("The spec is valid and has been applied.", *situation.warnings))
+    return Verdict(ConditionType.ACCEPTED, TRUE, Reason.ACCEPTED, message)
 
 
 def judge_metrics(situation: Situation, facts: Facts) -> Verdict:
@@ -300,6 +322,13 @@ def condition_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) ->
         for condition in after.conditions
         if _changed(find_condition(before.conditions, condition.type), condition)
     )
+
+
+def _warning_events(situation: Situation) -> tuple[Event, ...]:
+    """One event for each warning that Accepted does not say yet."""
+    accepted = find_condition(situation.status.conditions, ConditionType.ACCEPTED)
+    said = "" if accepted is None else accepted.message
+    return tuple(Event(Reason.ENGINE_WARNING, told, warning=True) for told in situation.warnings if told not in said)
 
 
 _ALARMS = (ConditionType.ACCEPTED, ConditionType.POLICY_ACTIVE, ConditionType.METRICS_AVAILABLE)

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     METRICS_STALE = "MetricsStale"
     PINNED = "Pinned"
     COOLING_DOWN = "CoolingDown"
+    RESTART_BUDGET_SPENT = "RestartBudgetSpent"
 
     # The threshold.
     LEARNING_LENGTHS = "LearningLengths"
@@ -40,6 +41,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     APPLY_REFUSED = "ApplyRefused"
     RECONCILE_FAILED = "ReconcileFailed"
+    ENGINE_WARNING = "EngineWarning"
 
     # Pods.
     PODS_READY = "PodsReady"
@@ -54,6 +56,8 @@ class Reason(StrEnum):
     PROPAGATING = "Propagating"
     GENERATION_NOT_REPORTED = "GenerationNotReported"
     GENERATION_UNKNOWN = "GenerationUnknown"
+    STARTED_WITH_GENERATION = "StartedWithGeneration"
+    REPLACING_PODS = "ReplacingPods"
 
     # Where metrics come from.
     METRICS_FRESH = "MetricsFresh"

@@ -74,6 +74,14 @@ class Facts:
             if pod.ready and not pod.terminating and (pod.role is role if role else pod.role in roles)
         )
 
+    def is_told(self, pod: PodView) -> bool:
+        """Whether the pod is told the policy at all: a decode pod of an engine that is told at its start is not."""
+        return not self.spec.engine.told_at_start or pod.role is not Role.DECODE
+
+    def follows(self, pod: PodView) -> bool:
+        """Whether the pod runs what it is to run."""
+        return not self.is_told(pod) or reports(pod, self.generation)
+
 
 def reports(pod: PodView, generation: int) -> bool:
     """Whether the pod's runtime freshly says that it runs `generation`."""
@@ -172,7 +180,7 @@ def _role_status(facts: Facts, role: Role, desired: int) -> RoleStatus:
         name=role,
         desired=desired,
         ready=len(pods),
-        active=sum(reports(pod, facts.generation) for pod in pods),
+        active=sum(facts.follows(pod) for pod in pods),
         reported_generation=min(reported, default=None),
     )
 

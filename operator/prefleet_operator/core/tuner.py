@@ -3,8 +3,9 @@
 Order: the threshold first (`threshold.py`), the wait limit second (`wait.py`). What the two advise becomes
 effective in mode Auto under ShortRequestFirst, the one policy with values to tune. In mode Advise it is only
 reported, whatever the policy, and what would move is remembered as if it had; the fleet runs what the spec
-says, or FCFS where that is ShortRequestFirst without a threshold. In mode Off, and in mode Auto under another
-policy, nothing is computed beyond the band, and the memory stays as it is.
+says, or FCFS where that is ShortRequestFirst without a threshold. In mode Off, in mode Auto under another
+policy, and where the engine cannot run ShortRequestFirst, nothing is computed beyond the band, and the memory
+stays as it is.
 
 Where the window can be replayed, both ask replay (`rehearsal.py`): thresholds are compared at the wait limit that
 the spec pins, or at the highest one that keeps the SLO; limits are compared at the threshold decided before.
@@ -18,10 +19,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, TuningMode, format_duration
+from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, StageType, TuningMode, format_duration
 from prefleet_operator.core.observed import FleetMetrics
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.rehearsal import ReplayFunction
+from prefleet_operator.core.stage_times import is_pinned, stage_times
 from prefleet_operator.core.threshold import LengthStudy, ThresholdOutcome, decide_threshold, study_lengths
 from prefleet_operator.core.tuning import Finding, TunerMemory, TuningDecision, TuningMove
 from prefleet_operator.core.wait import Rehearse, WaitOutcome, ceiling_s, decide_wait, pinned_wait
@@ -40,9 +42,8 @@ def decide(
     mode, policy = spec.tuning.mode, spec.scheduling.policy
     if mode is TuningMode.OFF:
         return _untuned(metrics, spec, Reason.TUNING_OFF, "spec.tuning.mode is Off"), memory
-    if mode is TuningMode.AUTO and not policy.has_threshold:
-        told = f"spec.scheduling.policy is {policy.value}, which has nothing to tune"
-        return _untuned(metrics, spec, Reason.NOTHING_TO_TUNE, told), memory
+    if not spec.engine.can.tunes or (mode is TuningMode.AUTO and not policy.has_threshold):
+        return _untuned(metrics, spec, Reason.NOTHING_TO_TUNE, _nothing_to_tune(spec)), memory
     pinned_s = spec.scheduling.long_max_wait_s
     wait_s = ceiling_s(spec) if pinned_s is None else pinned_s
     rehearse = None if replay is None else (lambda tokens: replay(tokens, wait_s))
@@ -52,6 +53,18 @@ def decide(
     if mode is TuningMode.AUTO:
         decision = replace(decision, moves=_moves(spec, memory, decision))
     return decision, wait.memory
+
+
+def _nothing_to_tune(spec: PrefillPolicySpec) -> str:
+    told = f"spec.scheduling.policy is {spec.scheduling.policy.value}, which has nothing to tune"
+    stage = spec.scheduling.stage
+    if spec.engine.can.tunes or stage.type is not StageType.TPT or is_pinned(stage):
+        return told
+    times = stage_times(spec)
+    return (
+        f"{told}; by slo.interTokenGap {spec.slo.inter_token_gap} a prefill counts {times.prefill_ms} ms and a decode "
+        f"{times.decode_ms} ms of TPT, so at most {times.prefills_in_a_row} prefills come before a decode step"
+    )
 
 
 def _untuned(metrics: FleetMetrics, spec: PrefillPolicySpec, reason: Reason, told: str) -> TuningDecision:

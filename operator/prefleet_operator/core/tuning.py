@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from prefleet_runtime.contract import PolicyName, RuntimePolicy
+from prefleet_runtime.contract import PolicyName
 
 from prefleet_operator.api import BandStatus, SchedulingPolicy, TunedValue, TuningStatus
+from prefleet_operator.core.native_policy import FleetPolicy
 from prefleet_operator.core.reasons import Reason
 
 STATE_VERSION = 1
@@ -51,7 +52,7 @@ class Finding:
     @property
     def settled(self) -> bool:
         """Whether the value rests on evidence or on a pin, be it evidence of earlier that now is too thin."""
-        held = self.reason in (Reason.LEARNING_LENGTHS, Reason.LEARNING_WAITS) and bool(self.value)
+        held = self.reason in _SETTLED_WHERE_KNOWN and bool(self.value)
         return held or self.reason in SETTLED_REASONS
 
 
@@ -106,15 +107,22 @@ class TuningDecision:
 
     @property
     def leading(self) -> Finding:
-        """What the Tuned condition names: the threshold's finding, or the wait's if only it is unsettled."""
+        """What the Tuned condition names: what the restart budget holds, the threshold's finding, or the wait's if only
+        it is unsettled."""
         threshold, wait = self.threshold_finding, self.wait_finding
-        wait_matters = self.advised_policy.has_threshold and not wait.settled
-        return wait if threshold.settled and wait_matters else threshold
+        for finding in (threshold, wait):
+            if finding.reason is Reason.RESTART_BUDGET_SPENT:
+                return finding
+        return wait if threshold.settled and self._wait_is_open else threshold
 
     @property
     def settled(self) -> bool:
         """Whether all that runs rests on evidence or on a pin: what the Tuned condition says."""
-        return self.leading.settled
+        return self.threshold_finding.settled and not self._wait_is_open
+
+    @property
+    def _wait_is_open(self) -> bool:
+        return self.advised_policy.has_threshold and not self.wait_finding.settled
 
 
 SETTLED_REASONS = frozenset(
@@ -133,6 +141,9 @@ SETTLED_REASONS = frozenset(
 )
 """Reasons of a value that rests on evidence or on a pin."""
 
+_SETTLED_WHERE_KNOWN = (Reason.LEARNING_LENGTHS, Reason.LEARNING_WAITS, Reason.RESTART_BUDGET_SPENT)
+"""Reasons of a value that, if there is one, rests on evidence of earlier."""
+
 
 def to_status(decision: TuningDecision, memory: TunerMemory) -> TuningStatus:
     """`.status.tuning`: the evidence of this decision and the memory for the next one."""
@@ -147,7 +158,7 @@ def to_status(decision: TuningDecision, memory: TunerMemory) -> TuningStatus:
     )
 
 
-def recall(status: TuningStatus | None, live: RuntimePolicy | None, now: float) -> TunerMemory:
+def recall(status: TuningStatus | None, live: FleetPolicy | None, now: float) -> TunerMemory:
     """The memory of the last decision: from status, or else adopted from the live policy."""
     if status is not None and status.state_version == STATE_VERSION:
         return _from_status(status)
@@ -198,10 +209,11 @@ def _moved_at(value: TunedValue | None) -> int | None:
     return None if value is None or value.moved_at is None else parse_time(value.moved_at)
 
 
-def _adopted(live: RuntimePolicy, now: float) -> TunerMemory:
+def _adopted(live: FleetPolicy, now: float) -> TunerMemory:
     """The tuner sets ShortRequestFirst or FCFS: another policy is the user's, and teaches nothing."""
     if not live.policy.has_threshold:
-        return TunerMemory(policy=SchedulingPolicy.FCFS if live.policy is PolicyName.FCFS else None)
+        first_come = live.policy in (PolicyName.FCFS, SchedulingPolicy.FCFS)
+        return TunerMemory(policy=SchedulingPolicy.FCFS if first_come else None)
     return TunerMemory(
         policy=SchedulingPolicy.SHORT_REQUEST_FIRST,
         threshold=live.threshold,

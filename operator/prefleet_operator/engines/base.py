@@ -12,6 +12,8 @@ from typing import Any, Final, Protocol
 from prefleet_runtime.contract import DECODE_POLICY_FILE, DEFAULT_EXPORTER_PORT, POLICY_FILE
 
 from prefleet_operator.api import PrefillPolicySpec, Role
+from prefleet_operator.core.engine_metrics import EngineMetrics
+from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy
 
 HTTP_PORT: Final = 8000
 """Where every engine serves the OpenAI API and /health."""
@@ -27,11 +29,26 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What one kind of pod is to be: the fleet's spec, the role, and the runtime image in force."""
+    """What one kind of pod is to be: the fleet's spec, the role, the runtime image in force, and the policy.
+
+    An engine that is told by a file looks at no policy, so that none changes its pods.
+    """
 
     spec: PrefillPolicySpec
     role: Role
     runtime_image: str
+    policy: FleetPolicy
+
+    @property
+    def native(self) -> NativePolicy:
+        """The policy, for an engine that is told at its start."""
+        assert isinstance(self.policy, NativePolicy)
+        return self.policy
+
+    @property
+    def args(self) -> list[str]:
+        """The user's arguments."""
+        return self.spec.roles()[self.role].args
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +59,8 @@ class EngineContainer:
     image lacks the scheduling runtime, so an init container has to bring it. `startup_period_s` and
     `startup_limit_s`: how often to ask whether it has started, and when to give up. `drain_s`: how long its
     running requests may take to end once it was told to stop. `own_user`: the image is made to run as a user
-    other than root, on a read-only file system.
+    other than root, on a read-only file system. `reads_policy`: it reads the policy's file while it serves.
+    `health_port`, `ready_path` and `live_path`: where it says that it serves, and that it lives.
     """
 
     image: str
@@ -57,10 +75,23 @@ class EngineContainer:
     mounts: tuple[Object, ...] = ()
     brings_runtime: bool = False
     own_user: bool = False
+    reads_policy: bool = True
+    health_port: str = "http"
+    ready_path: str = "/health"
+    live_path: str = "/health"
 
 
 class Engine(Protocol):
     """How one type of engine is run."""
+
+    @property
+    def metrics(self) -> EngineMetrics | None:
+        """How it names its own metrics; None where those of the runtime's exporter are read."""
+        ...
+
+    def warnings(self, spec: PrefillPolicySpec) -> tuple[str, ...]:
+        """What a user should know of a spec that may run, a sentence each."""
+        ...
 
     def container(self, pod: PodRequest) -> EngineContainer:
         """The engine's container for one role.

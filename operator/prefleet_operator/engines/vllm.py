@@ -15,15 +15,18 @@ lets running requests end when the pod is told to stop; without it vLLM aborts t
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from prefleet_operator.api import (
     MERGED_ARGUMENT,
     RUNTIME_SETTINGS_KEY,
     InvalidSpecError,
     ModelSource,
+    PrefillPolicySpec,
     Role,
 )
+from prefleet_operator.core.engine_metrics import EngineMetrics
+from prefleet_operator.engines import model_files
 from prefleet_operator.engines.base import (
     EXPORTER_PORT,
     HTTP_PORT,
@@ -34,9 +37,9 @@ from prefleet_operator.engines.base import (
     env_value,
     policy_path,
 )
+from prefleet_operator.engines.user_arguments import split_additional_config
 
 NIXL_PORT: Final = 5600
-MODEL_FOLDER: Final = "/models"
 
 _STARTUP_PERIOD_S = 5
 _STARTUP_LIMIT_S = 2400
@@ -47,6 +50,12 @@ _KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 class VLLM:
     """Engine type VLLM."""
+
+    metrics: EngineMetrics | None = None
+
+    def warnings(self, spec: PrefillPolicySpec) -> tuple[str, ...]:
+        """None: it does what the runtime does."""
+        return ()
 
     def container(self, pod: PodRequest) -> EngineContainer:
         """The OpenAI server's container."""
@@ -59,19 +68,19 @@ class VLLM:
             startup_period_s=_STARTUP_PERIOD_S,
             startup_limit_s=_STARTUP_LIMIT_S,
             drain_s=_DRAIN_S,
-            env=(*_hub_env(source), *_nixl_env(pod.role)),
-            volumes=(_SHARED_MEMORY, *_model_volumes(source)),
-            mounts=({"name": "shm", "mountPath": "/dev/shm"}, *_model_mounts(source)),
+            env=(*model_files.hub_env(source), *_nixl_env(pod.role)),
+            volumes=model_files.volumes(source),
+            mounts=model_files.mounts(source),
             brings_runtime=True,
         )
 
 
-# Tensor-parallel workers talk through shared memory, of which a container gets 64 MB by default.
-_SHARED_MEMORY: Final[Object] = {"name": "shm", "emptyDir": {"medium": "Memory"}}
-
-
 def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
-    given, additional = split_additional_config(pod.spec.roles()[pod.role].args, pod.role)
+    given, additional = split_additional_config(pod.args, pod.role)
+    if RUNTIME_SETTINGS_KEY in additional:
+        raise InvalidSpecError(
+            f'spec.{pod.role.value}.args: remove "{RUNTIME_SETTINGS_KEY}" from {MERGED_ARGUMENT}: the operator adds it'
+        )
     additional[RUNTIME_SETTINGS_KEY] = {
         "policy_file": policy_path(pod.role),
         "exporter_host": "0.0.0.0",
@@ -79,7 +88,8 @@ def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
     }
     return (
         *given,
-        *_model_arguments(source),
+        *("--model", model_files.model_place(source)),
+        *model_files.revision_arguments(source),
         *("--served-model-name", pod.spec.model.served_name),
         *("--host", "0.0.0.0"),
         *("--port", str(HTTP_PORT)),
@@ -88,42 +98,6 @@ def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
         *(MERGED_ARGUMENT, json.dumps(additional, sort_keys=True)),
         *_kv_arguments(pod.role),
     )
-
-
-def split_additional_config(args: list[str], role: Role) -> tuple[list[str], dict[str, Any]]:
-    """The arguments without --additional-config, and its value ({} if it is not given; the last one counts).
-
-    Raises:
-        InvalidSpecError: its value is missing or not a JSON object, or it holds the runtime's own key.
-    """
-    rest: list[str] = []
-    value = "{}"
-    remaining = iter(args)
-    for arg in remaining:
-        name, equals, inline = arg.partition("=")
-        if name.replace("_", "-") != MERGED_ARGUMENT:
-            rest.append(arg)
-        else:
-            value = inline if equals else next(remaining, "")
-    return rest, _json_object(value, role)
-
-
-def _json_object(text: str, role: Role) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except json.JSONDecodeError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        shown = text if len(text) <= 40 else f"{text[:40]}..."
-        raise InvalidSpecError(
-            f"spec.{role.value}.args: {MERGED_ARGUMENT} is {shown!r}: write one JSON object after it, "
-            'such as {"key": "value"}'
-        )
-    if RUNTIME_SETTINGS_KEY in parsed:
-        raise InvalidSpecError(
-            f'spec.{role.value}.args: remove "{RUNTIME_SETTINGS_KEY}" from {MERGED_ARGUMENT}: the operator adds it'
-        )
-    return parsed
 
 
 def _kv_arguments(role: Role) -> tuple[str, ...]:
@@ -144,32 +118,3 @@ def _nixl_env(role: Role) -> tuple[Object, ...]:
         env_field("VLLM_NIXL_SIDE_CHANNEL_HOST", "status.podIP"),
         env_value("VLLM_NIXL_SIDE_CHANNEL_PORT", str(NIXL_PORT)),
     )
-
-
-def _model_arguments(source: ModelSource) -> tuple[str, ...]:
-    if source.hub is None:
-        path = source.pvc.path.strip("/") if source.pvc else ""
-        return ("--model", f"{MODEL_FOLDER}/{path}".rstrip("/"))
-    revision = ("--revision", source.hub.revision) if source.hub.revision else ()
-    return ("--model", source.hub.repo, *revision)
-
-
-def _hub_env(source: ModelSource) -> tuple[Object, ...]:
-    if source.hub is None or source.hub.token_secret_ref is None:
-        return ()
-    return ({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": source.hub.token_secret_ref.to_resource()}},)
-
-
-def _model_volumes(source: ModelSource) -> tuple[Object, ...]:
-    if source.pvc is not None:
-        claim = {"claimName": source.pvc.claim_name, "readOnly": True}
-        return ({"name": "model", "persistentVolumeClaim": claim},)
-    if source.host_path is not None:
-        return ({"name": "model", "hostPath": {"path": source.host_path, "type": "Directory"}},)
-    return ()
-
-
-def _model_mounts(source: ModelSource) -> tuple[Object, ...]:
-    if source.hub is not None:
-        return ()
-    return ({"name": "model", "mountPath": MODEL_FOLDER, "readOnly": True},)

@@ -6,7 +6,8 @@ Every object is complete (the full desired state for server-side apply), determi
 output) and owned by the PrefillPolicy, so that a deletion needs no operator. `blockOwnerDeletion` is false:
 true would ask for rights on finalizers.
 
-A change of `scheduling` changes the ConfigMap alone, never a pod template: no restart.
+A change of `scheduling` changes the ConfigMap alone, never a pod template: no restart. Where the engine is told at
+its start, a change of what it is told changes the template of prefill and mixed pods too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from prefleet_runtime.contract import RuntimePolicy
-
 from prefleet_operator.api import GROUP, KIND, VERSION, PrefillPolicySpec
+from prefleet_operator.core.native_policy import FleetPolicy
 from prefleet_operator.render.policy_files import render_policy_config_map
 from prefleet_operator.render.router import render_router
 from prefleet_operator.render.workload import render_role
@@ -41,18 +41,18 @@ class InstallationDefaults:
 def render_fleet(
     policy: PolicyObject,
     spec: PrefillPolicySpec,
-    runtime_policy: RuntimePolicy,
+    fleet_policy: FleetPolicy,
     defaults: InstallationDefaults,
 ) -> list[dict[str, Any]]:
-    """The desired objects of one fleet whose prefill (or mixed) pods run `runtime_policy`.
+    """The desired objects of one fleet whose prefill (or mixed) pods run `fleet_policy`.
 
     Raises:
         InvalidSpecError: what schema and CEL cannot see is wrong, such as a podTemplate that takes away what
             the operator needs; the message is a sentence for the Accepted condition.
     """
-    objects = [render_policy_config_map(policy.name, policy.namespace, runtime_policy)]
+    objects = [render_policy_config_map(policy.name, policy.namespace, fleet_policy)]
     for role in spec.roles():
-        objects += render_role(policy.name, policy.namespace, spec, role, defaults.runtime_image)
+        objects += render_role(policy.name, policy.namespace, spec, role, defaults.runtime_image, fleet_policy)
     objects += render_router(policy.name, policy.namespace, spec)
     return [_owned(policy, rendered) for rendered in objects]
 

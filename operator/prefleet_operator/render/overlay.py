@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from prefleet_operator.api import OPERATOR_ENV, InvalidSpecError, Role
 from prefleet_operator.engines import EXPORTER_PORT, HTTP_PORT, POLICY_FOLDER, RUNTIME_FOLDER
-from prefleet_operator.render.names import FLEET_LABEL, ROLE_LABEL, ROUTER
+from prefleet_operator.render.names import FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL, ROUTER
 from prefleet_operator.render.pod import (
     ENGINE_CONTAINER,
     POLICY_VOLUME,
@@ -43,7 +43,7 @@ MERGE_KEYS: Final = {
 """Kubernetes' patchMergeKey of each list of a pod template."""
 
 _SHAPES: Final = (dict, list)
-_PORT_NAMES: Final = {"http", "prefleet", "nixl"}
+_PORT_NAMES: Final = {"http", "prefleet", "nixl", "kv", "bootstrap", "management", "metrics"}
 
 
 def apply_overlay(template: Object, overlay: Mapping[str, Any], role: Role) -> Object:
@@ -140,6 +140,10 @@ def _labels(template: Object) -> list[Any]:
     return [labels.get(FLEET_LABEL), labels.get(ROLE_LABEL)]
 
 
+def _generation(template: Object) -> Any:
+    return template.get("metadata", {}).get("annotations", {}).get(GENERATION_ANNOTATION)
+
+
 def _environment(template: Object) -> list[Any]:
     return [variable for variable in _engine(template).get("env", ()) if variable["name"] in OPERATOR_ENV]
 
@@ -174,6 +178,7 @@ _PROTECTED: Final = (
     _Protected(
         f"the labels {FLEET_LABEL} and {ROLE_LABEL}", "leave them out: the fleet's pods are found by them", _labels
     ),
+    _Protected(f"the annotation {GENERATION_ANNOTATION}", "leave it out: the operator writes it", _generation),
     _Protected(
         "the engine's image", "write spec.engine.image instead", lambda template: _engine(template).get("image")
     ),

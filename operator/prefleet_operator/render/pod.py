@@ -2,8 +2,10 @@
 
 What a change of the template costs is a restart of the fleet, so nothing stands here that changes without need:
 no scheduling value (those travel in the ConfigMap volume, which is never mounted by subPath, or it would not
-follow), no generation, no version of the operator. The runtime image does stand here: an installation that
-changes its default restarts the fleets that do not pin `spec.runtime.image`.
+follow), no generation, no version of the operator. Engines that are told at their start are the exception: their
+policy is part of the template, and the generation stands beside it, where it says with what a pod was started. The
+runtime image does stand here: an installation that changes its default restarts the fleets that do not pin
+`spec.runtime.image`.
 
 Times. A pod that is told to stop still receives requests until its endpoint has left every proxy and router, so
 preStop waits for that; then the engine ends its running requests; the grace period is the sum, and a margin.
@@ -19,7 +21,7 @@ from typing import Any, Final
 from prefleet_operator.api import Role, RoleSpec
 from prefleet_operator.engines import POLICY_FOLDER, RUNTIME_FOLDER, EngineContainer
 from prefleet_operator.engines.base import env_field, env_value
-from prefleet_operator.render.names import policy_config_map_name, role_labels
+from prefleet_operator.render.names import GENERATION_ANNOTATION, policy_config_map_name, role_labels
 
 Object = dict[str, Any]
 
@@ -41,8 +43,10 @@ _CONFINED_USER: Final[Object] = _CONFINED | {
 }
 
 
-def render_pod_template(fleet: str, role: Role, spec: RoleSpec, engine: EngineContainer, runtime_image: str) -> Object:
-    """The pod template, before the user's overlay."""
+def render_pod_template(
+    fleet: str, role: Role, spec: RoleSpec, engine: EngineContainer, runtime_image: str, started_with: int | None = None
+) -> Object:
+    """The pod template, before the user's overlay. `started_with`: the generation that the engine is told at start."""
     pod: Object = {
         "automountServiceAccountToken": False,
         # A Service named `vllm` would otherwise set VLLM_PORT to a URL.
@@ -54,7 +58,10 @@ def render_pod_template(fleet: str, role: Role, spec: RoleSpec, engine: EngineCo
         pod["initContainers"] = [_runtime_container(runtime_image)]
     pod["containers"] = [_engine_container(spec, engine)]
     pod["volumes"] = _volumes(fleet, engine)
-    return {"metadata": {"labels": role_labels(fleet, role)}, "spec": pod}
+    metadata: Object = {"labels": role_labels(fleet, role)}
+    if started_with is not None:
+        metadata["annotations"] = {GENERATION_ANNOTATION: str(started_with)}
+    return {"metadata": metadata, "spec": pod}
 
 
 def _engine_container(spec: RoleSpec, engine: EngineContainer) -> Object:
@@ -89,13 +96,14 @@ def _environment(spec: RoleSpec, engine: EngineContainer) -> list[Object]:
 def _probes(engine: EngineContainer) -> Object:
     """Until it has started, only the startup probe counts. A busy server may answer late: that is no reason to
     take it out at once, and less to kill it."""
-    health = {"httpGet": {"path": "/health", "port": "http"}}
+    ready = {"httpGet": {"path": engine.ready_path, "port": engine.health_port}}
+    lives = {"httpGet": {"path": engine.live_path, "port": engine.health_port}}
     failures = engine.startup_limit_s // engine.startup_period_s
     return {
-        "startupProbe": health
+        "startupProbe": ready
         | {"periodSeconds": engine.startup_period_s, "timeoutSeconds": 5, "failureThreshold": failures},
-        "readinessProbe": health | {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
-        "livenessProbe": health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": ready | {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
+        "livenessProbe": lives | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
     }
 
 
@@ -111,14 +119,18 @@ def _runtime_container(image: str) -> Object:
 
 
 def _mounts(engine: EngineContainer) -> list[Object]:
-    mounts = [{"name": POLICY_VOLUME, "mountPath": POLICY_FOLDER, "readOnly": True}]
+    mounts: list[Object] = []
+    if engine.reads_policy:
+        mounts.append({"name": POLICY_VOLUME, "mountPath": POLICY_FOLDER, "readOnly": True})
     if engine.brings_runtime:
         mounts.append({"name": RUNTIME_VOLUME, "mountPath": RUNTIME_FOLDER, "readOnly": True})
     return [*mounts, *engine.mounts]
 
 
 def _volumes(fleet: str, engine: EngineContainer) -> list[Object]:
-    volumes: list[Object] = [{"name": POLICY_VOLUME, "configMap": {"name": policy_config_map_name(fleet)}}]
+    volumes: list[Object] = []
+    if engine.reads_policy:
+        volumes.append({"name": POLICY_VOLUME, "configMap": {"name": policy_config_map_name(fleet)}})
     if engine.brings_runtime:
         volumes.append({"name": RUNTIME_VOLUME, "emptyDir": {}})
     return [*volumes, *engine.volumes]

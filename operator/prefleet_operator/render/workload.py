@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from prefleet_operator.api import PrefillPolicySpec, Role
+from prefleet_operator.core.native_policy import FleetPolicy
 from prefleet_operator.engines import HTTP_PORT, EngineContainer, PodRequest, engine_for
 from prefleet_operator.render.names import role_labels, role_object_name, selector_labels
 from prefleet_operator.render.overlay import apply_overlay
@@ -22,7 +23,9 @@ _IMAGE_PULL_S = 600
 _REVISION_HISTORY = 3
 
 
-def render_role(fleet: str, namespace: str, spec: PrefillPolicySpec, role: Role, runtime_image: str) -> list[Object]:
+def render_role(
+    fleet: str, namespace: str, spec: PrefillPolicySpec, role: Role, runtime_image: str, policy: FleetPolicy
+) -> list[Object]:
     """The objects of one role, Deployment first.
 
     Raises:
@@ -34,8 +37,9 @@ def render_role(fleet: str, namespace: str, spec: PrefillPolicySpec, role: Role,
         "labels": role_labels(fleet, role),
     }
     image = spec.runtime.image or runtime_image
-    engine = engine_for(spec).container(PodRequest(spec, role, image))
-    template = render_pod_template(fleet, role, spec.roles()[role], engine, image)
+    engine = engine_for(spec).container(PodRequest(spec, role, image, policy))
+    started_with = policy.generation if spec.engine.told_at_start and role is not Role.DECODE else None
+    template = render_pod_template(fleet, role, spec.roles()[role], engine, image, started_with)
     template = apply_overlay(template, spec.roles()[role].pod_template or {}, role)
     return [_deployment(fleet, metadata, spec, role, engine, template), _service(fleet, metadata, role)]
 

@@ -1,0 +1,83 @@
+"""How often the tuner may restart an engine: at most `tuning.restartBudget` moves in 24 hours, by status.history.
+
+Every move of an engine that is told at its start replaces its pods, and a model may take half an hour to load. So
+once the budget is spent, what the tuner would move stays as it is, and its finding says so and until when. What one
+decision moves together, threshold and wait limit, is one restart.
+
+What a user changes is never held, nor counted: pins, another policy, and a lower SLO, which cuts the limit at once.
+A history is bounded, so moves that many changes of the user's have pushed out of it are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from prefleet_operator.api import Move, PrefillPolicySpec, SchedulingPolicy
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.tuning import Finding, TunerMemory, TuningDecision, format_time, parse_time
+
+DAY_S = 24 * 3600
+
+_NOT_THE_TUNERS = frozenset(
+    reason.value
+    for reason in (
+        Reason.FLEET_CREATED,
+        Reason.SPEC_CHANGED,
+        Reason.DRIFT_CORRECTED,
+        Reason.ADOPTED,
+        Reason.SLO_LOWERED,
+    )
+)
+
+
+def within_budget(
+    spec: PrefillPolicySpec,
+    history: Sequence[Move],
+    before: TunerMemory,
+    decision: TuningDecision,
+    after: TunerMemory,
+    now: float,
+) -> tuple[TuningDecision, TunerMemory]:
+    """The decision and its memory, less what the budget does not allow."""
+    held = {move.name for move in decision.moves if move.reason is not Reason.SLO_LOWERED}
+    told = _spent(spec.tuning.restart_budget, history, now) if held else None
+    if told is None:
+        return decision, after
+    memory = after
+    if held & {"policy", "threshold"}:
+        memory = replace(
+            memory,
+            policy=before.policy,
+            threshold=before.threshold,
+            threshold_moved_at_s=before.threshold_moved_at_s,
+        )
+        decision = replace(decision, threshold_finding=_held(decision.threshold_finding, before.threshold, told))
+    if "longMaxWait" in held:
+        memory = replace(memory, long_max_wait_s=before.long_max_wait_s, wait_moved_at_s=before.wait_moved_at_s)
+        decision = replace(decision, wait_finding=_held(decision.wait_finding, before.long_max_wait_s, told))
+    policy = memory.policy if memory.policy is not None and memory.threshold is not None else SchedulingPolicy.FCFS
+    decision = replace(
+        decision,
+        policy=policy,
+        threshold=memory.threshold if policy.has_threshold else None,
+        long_max_wait_s=memory.long_max_wait_s if policy.has_threshold else 0.0,
+        moves=tuple(move for move in decision.moves if move.name not in held),
+    )
+    return decision, memory
+
+
+def _held(finding: Finding, value: float | None, told: str) -> Finding:
+    return Finding(value, Reason.RESTART_BUDGET_SPENT, f"{finding.message}, but {told}")
+
+
+def _spent(budget: int, history: Sequence[Move], now: float) -> str | None:
+    """Why nothing may be restarted now, as the end of a sentence; None if something may."""
+    if budget == 0:
+        return "tuning.restartBudget is 0: nothing is restarted for it"
+    times = sorted(parse_time(move.at) for move in history if move.reason not in _NOT_THE_TUNERS)
+    recent = [at_s for at_s in times if now - at_s < DAY_S]
+    if len(recent) < budget:
+        return None
+    until = format_time(recent[-budget] + DAY_S)
+    return f"{len(recent)} moves in 24 hours spend tuning.restartBudget {budget}: nothing is restarted before {until}"
