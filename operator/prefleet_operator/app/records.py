@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -31,6 +32,10 @@ from prefleet_operator.render import (
 MAX_DIGITS = 15
 """Of a generation: what fits into a JSON number on every side."""
 MAX_POLICY_CHARACTERS = 16_384
+MAX_TOLD_CHARACTERS = 600
+"""Of what a Deployment says of its pods."""
+
+_REFUSED_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +153,12 @@ def owned_fields(child: Object) -> dict[str, Any]:
 
 
 def _condition_message(child: Object, kind: str, status: str) -> str | None:
-    """What a Deployment says in that condition, if it has that status."""
+    """What a Deployment says in that condition, if it has that status; of a pod that is refused, not its name, which
+    is another at each attempt."""
     for condition in (child.get("status") or {}).get("conditions") or ():
         if (condition["type"], condition["status"]) == (kind, status):
-            return str(condition.get("message") or condition.get("reason"))
+            told = str(condition.get("message") or condition.get("reason"))
+            return _REFUSED_POD.sub("", told)[:MAX_TOLD_CHARACTERS]
     return None
 
 

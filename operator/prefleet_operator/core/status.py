@@ -118,24 +118,25 @@ def judge_ready(facts: Facts) -> Verdict:
 
 
 def count_ready(
-    wanted: Mapping[Role, int], pods: Sequence[PodView], stuck: Mapping[Role, str], refused: Mapping[Role, str]
+    wanted: Mapping[Role, int], pods: Sequence[PodView], stuck: Mapping[Role, str], denied: Mapping[Role, str]
 ) -> Verdict:
-    """Ready, for so many wanted pods by role. What a pod or the cluster itself says of the fault comes first."""
+    """Ready, for so many wanted pods by role. What the cluster or a pod itself says of the fault comes first."""
     there = [pod for pod in pods if pod.role in wanted and not pod.terminating]
     ready = {role: min(sum(pod.ready and pod.role is role for pod in there), wanted[role]) for role in wanted}
     missing = [role for role in wanted if ready[role] < wanted[role]]
-    counts = ", ".join(f"{ready[role]} of {wanted[role]} {role.value}" for role in missing)
-    troubled = [pod for pod in there if pod.trouble is not None]
-    held = next((role for role in wanted if role in stuck), None)
-    denied = next((role for role in missing if role in refused), None)
     if not sum(wanted.values()):
         message = "The spec asks for 0 pods, so nothing is served: set replicas to 1 or more to serve."
         return _ready(FALSE, Reason.NO_PODS_WANTED, message)
-    if denied is not None:
-        message = f"Ready pods: {counts}; the cluster refuses to make more: {refused[denied].rstrip('.')}."
-        return _ready(FALSE, Reason.PODS_REFUSED, message, noisy=True)
+    counts = "Ready pods: " + ", ".join(f"{ready[role]} of {wanted[role]} {role.value}" for role in missing)
+    parts = "All pods are ready: " + ", ".join(f"{ready[role]} {role.value}" for role in wanted)
+    troubled = [pod for pod in there if pod.trouble is not None]
+    held = next((role for role in wanted if role in stuck), None)
+    without = next((role for role in missing if role in denied), None)
+    if without is not None:
+        message = f"{counts}; the cluster refuses to make more: {denied[without].rstrip('.')}."
+        return _ready(FALSE, Reason.PODS_REFUSED, message)
     if missing and troubled:
-        return _ready(FALSE, _reason(troubled), f"Ready pods: {counts}; {_tell(troubled)}.", _is_noisy(troubled))
+        return _ready(FALSE, _reason(troubled), f"{counts}; {_tell(troubled)}.")
     if held is not None:
         message = (
             f"The rollout of {held.value} makes no progress ({stuck[held].rstrip('.')}); "
@@ -143,28 +144,21 @@ def count_ready(
         )
         return _ready(FALSE, Reason.ROLLOUT_STUCK, message)
     if missing:
-        message = f"Ready pods: {counts}; a pod is ready once its engine has loaded its model."
-        return _ready(FALSE, Reason.PODS_NOT_READY, message)
-    parts = ", ".join(f"{ready[role]} {role.value}" for role in wanted)
+        return _ready(FALSE, Reason.PODS_NOT_READY, f"{counts}; a pod is ready once its engine has loaded its model.")
     if troubled:
-        message = f"All pods are ready: {parts}; but none takes the place of an old one: {_tell(troubled)}."
-        return _ready(TRUE, _reason(troubled), message, _is_noisy(troubled))
-    return _ready(TRUE, Reason.PODS_READY, f"All pods are ready: {parts}.")
+        message = f"{parts}; but none takes the place of an old one: {_tell(troubled)}."
+        return _ready(TRUE, _reason(troubled), message)
+    return _ready(TRUE, Reason.PODS_READY, f"{parts}.")
 
 
-def _ready(status: ConditionStatus, reason: Reason, message: str, noisy: bool = False) -> Verdict:
-    return Verdict(ConditionType.READY, status, reason, message, noisy)
+def _ready(status: ConditionStatus, reason: Reason, message: str) -> Verdict:
+    return Verdict(ConditionType.READY, status, reason, message)
 
 
 def _reason(troubled: Sequence[PodView]) -> Reason:
     trouble = troubled[0].trouble
     assert trouble is not None
     return trouble.reason
-
-
-def _is_noisy(troubled: Sequence[PodView]) -> bool:
-    """A program that ends over and over says so with another time of day each time."""
-    return _reason(troubled) is Reason.ENGINE_CRASHING
 
 
 def _tell(troubled: Sequence[PodView]) -> str:
@@ -351,7 +345,7 @@ def still_ready(
     status: PrefillPolicyStatus,
     pods: Sequence[PodView],
     stuck: Mapping[Role, str],
-    refused: Mapping[Role, str],
+    denied: Mapping[Role, str],
     now: float,
 ) -> PrefillPolicyStatus:
     """The status of a fleet whose present spec is not carried out, with its pods counted anew.
@@ -363,7 +357,7 @@ def still_ready(
     if before is None or not status.roles:
         return status
     wanted = {role.name: role.desired for role in status.roles}
-    verdict = count_ready(wanted, pods, stuck, refused)
+    verdict = count_ready(wanted, pods, stuck, denied)
     roles = [_recount(role, pods) for role in status.roles]
     return status.model_copy(
         update={
