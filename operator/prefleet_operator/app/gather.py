@@ -14,7 +14,7 @@ from prefleet_operator.app.records import MAX_DIGITS, ChildRecord, PodRecord
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import Missing, PodView, Reading, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
-from prefleet_operator.engines import engine_for
+from prefleet_operator.engines import EXPORTER_PORT, engine_for
 from prefleet_operator.render import policy_config_map_name
 
 
@@ -74,16 +74,19 @@ def read_live(config_map: ChildRecord) -> LivePolicy:
 def query(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> FleetQuery:
     """What a metrics source is asked for one fleet: its ready pods."""
     pods = cluster.fleet_pods(policy.namespace, policy.name)
+    engine = engine_for(spec).metrics
+    port = EXPORTER_PORT if engine is None else engine.port
     return FleetQuery(
         namespace=policy.namespace,
         name=policy.name,
         pods=tuple(
-            PodTarget(pod.identity.name, pod.role, pod.ip)
+            PodTarget(pod.identity.name, pod.role, pod.ip, port)
             for pod in pods
             if pod.role is not None and pod.ready and not pod.terminating
         ),
         window_s=spec.tuning.window_s,
         length=as_run(spec).scheduling.length,
+        engine=engine,
     )
 
 
