@@ -44,7 +44,10 @@ Series = Mapping[Key, float]
 
 @dataclass(frozen=True, slots=True)
 class PodMetrics:
-    """What one pod shows; None where it shows nothing. Histograms are increases by cumulative bound."""
+    """What one pod shows; None where it shows nothing. Histograms are increases by cumulative bound.
+
+    `all_waits`: queue waits of all requests together, which an engine shows that knows no lanes.
+    """
 
     lengths: HistogramSnapshot | None = None
     long_waits: HistogramSnapshot | None = None
@@ -53,14 +56,15 @@ class PodMetrics:
     degradations: float | None = None
     oldest_long_wait_s: float | None = None
     generation: int | None = None
+    all_waits: HistogramSnapshot | None = None
 
 
 def to_pod_metrics(series: Series, length: LengthMeasure) -> PodMetrics:
     """Sort one pod's series, dropping what is not finite."""
     finite = {key: value for key, value in series.items() if math.isfinite(value)}
-    lengths = _histogram(series, LENGTHS[length])
+    lengths = to_histogram(series, LENGTHS[length])
     idle = lengths is not None and lengths.total == 0
-    long_waits = _histogram(series, LONG_WAITS)
+    long_waits = to_histogram(series, LONG_WAITS)
     if not _has(series, LONG_WAITS) and (idle or _has(finite, WAIT_COUNTS)):
         long_waits = HistogramSnapshot((), (0.0,))
     oldest_s = finite.get((OLDEST_WAITS, LONG_LANE))
@@ -70,7 +74,7 @@ def to_pod_metrics(series: Series, length: LengthMeasure) -> PodMetrics:
     return PodMetrics(
         lengths=lengths,
         long_waits=long_waits,
-        promotion_waits=_histogram(finite, PROMOTION_WAITS),
+        promotion_waits=to_histogram(finite, PROMOTION_WAITS),
         promotions=finite.get((PROMOTIONS, "")),
         degradations=finite.get((DEGRADATIONS, "")),
         oldest_long_wait_s=oldest_s,
@@ -80,20 +84,20 @@ def to_pod_metrics(series: Series, length: LengthMeasure) -> PodMetrics:
 
 def assemble(query: FleetQuery, pods: Mapping[str, Reading[PodMetrics]]) -> FleetReading:
     """The fleet's readings from those of its pods, by pod name; a pod that is not there was not found."""
-    found = {pod.name: pods.get(pod.name, Missing(f"pod {pod.name} was not found")) for pod in query.pods}
+    found = find_pods(query, pods)
     prefills = [(pod.name, found[pod.name]) for pod in query.pods if pod.prefills]
     return FleetReading(
         metrics=_fleet_metrics(prefills, LENGTHS[query.length]),
         generations={
-            name: _combine([(name, reading)], GENERATION, lambda pod: pod.generation, max)
+            name: combine([(name, reading)], GENERATION, lambda pod: pod.generation, max)
             for name, reading in found.items()
         },
     )
 
 
-def missing_fleet(query: FleetQuery, reason: str) -> FleetReading:
-    """A fleet of which nothing is known, for one reason."""
-    return assemble(query, {pod.name: Missing(reason) for pod in query.pods})
+def find_pods(query: FleetQuery, pods: Mapping[str, Reading[PodMetrics]]) -> dict[str, Reading[PodMetrics]]:
+    """A reading of every pod asked for."""
+    return {pod.name: pods.get(pod.name, Missing(f"pod {pod.name} was not found")) for pod in query.pods}
 
 
 def merge_histograms(histograms: Sequence[HistogramSnapshot]) -> HistogramSnapshot:
@@ -108,16 +112,16 @@ def merge_histograms(histograms: Sequence[HistogramSnapshot]) -> HistogramSnapsh
 
 def _fleet_metrics(pods: Sequence[tuple[str, Reading[PodMetrics]]], lengths_name: str) -> FleetMetrics:
     return FleetMetrics(
-        lengths=_combine(pods, lengths_name, lambda pod: pod.lengths, merge_histograms),
-        long_waits=_combine(pods, LONG_WAITS, lambda pod: pod.long_waits, merge_histograms),
-        promotion_waits=_combine(pods, PROMOTION_WAITS, lambda pod: pod.promotion_waits, merge_histograms),
-        promotions=_combine(pods, PROMOTIONS, lambda pod: pod.promotions, sum),
-        degradations=_combine(pods, DEGRADATIONS, lambda pod: pod.degradations, sum),
-        oldest_long_wait_s=_combine(pods, OLDEST_WAITS, lambda pod: pod.oldest_long_wait_s, max),
+        lengths=combine(pods, lengths_name, lambda pod: pod.lengths, merge_histograms),
+        long_waits=combine(pods, LONG_WAITS, lambda pod: pod.long_waits, merge_histograms),
+        promotion_waits=combine(pods, PROMOTION_WAITS, lambda pod: pod.promotion_waits, merge_histograms),
+        promotions=combine(pods, PROMOTIONS, lambda pod: pod.promotions, sum),
+        degradations=combine(pods, DEGRADATIONS, lambda pod: pod.degradations, sum),
+        oldest_long_wait_s=combine(pods, OLDEST_WAITS, lambda pod: pod.oldest_long_wait_s, max),
     )
 
 
-def _combine(
+def combine(
     pods: Sequence[tuple[str, Reading[PodMetrics]]],
     name: str,
     pick: Callable[[PodMetrics], T | None],
@@ -140,7 +144,7 @@ def _reason(pod: str, reading: Reading[PodMetrics], name: str) -> str:
     return f"pod {pod} shows no finite value of {name} over the window yet"
 
 
-def _histogram(series: Series, name: str) -> HistogramSnapshot | None:
+def to_histogram(series: Series, name: str) -> HistogramSnapshot | None:
     """The histogram of one pod, or None without a finite bound or with a count that is no number.
 
     Extrapolated increases may fall a little from bound to bound; such a bucket counts as empty.

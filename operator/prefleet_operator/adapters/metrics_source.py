@@ -14,12 +14,13 @@ from typing import Protocol
 from prefleet_runtime.contract import DEFAULT_EXPORTER_PORT
 
 from prefleet_operator.api import LengthMeasure, Role
+from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.observed import FleetMetrics, Reading
 
 
 @dataclass(frozen=True, slots=True)
 class PodTarget:
-    """One pod that runs the runtime. `ip` is None until it has one."""
+    """One pod. `ip` is None until it has one; `exporter_port`: of the runtime's metrics, or of the engine's own."""
 
     name: str
     role: Role
@@ -34,13 +35,17 @@ class PodTarget:
 
 @dataclass(frozen=True, slots=True)
 class FleetQuery:
-    """What is asked for one fleet. `window_s`: seconds of history; `length`: which histogram of lengths."""
+    """What is asked for one fleet. `window_s`: seconds of history; `length`: which histogram of lengths.
+
+    `engine`: how its engine names its own metrics; None where its pods run the runtime, whose exporter is read.
+    """
 
     namespace: str
     name: str
     pods: tuple[PodTarget, ...]
     window_s: float
     length: LengthMeasure
+    engine: EngineMetrics | None = None
 
     @property
     def key(self) -> str:
@@ -50,7 +55,10 @@ class FleetQuery:
 
 @dataclass(frozen=True, slots=True)
 class FleetReading:
-    """What a source says of one fleet. `generations`: by pod name, the one that its runtime reports."""
+    """What a source says of one fleet.
+
+    `generations`: by pod name, the one that its runtime reports; none of an engine without it.
+    """
 
     metrics: FleetMetrics = field(default_factory=FleetMetrics)
     generations: Mapping[str, Reading[int]] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""The runtime's exporters, scraped by the operator itself: a source that needs no installation.
+"""The pods' own /metrics, scraped by the operator itself: a source that needs no installation.
+
+Read are the runtime's exporter, or, of an engine that runs no runtime, the engine's own metrics (`vocabulary`).
 
 Each cycle asks every pod once, at most `concurrency` at a time and within a deadline for all. Of a pod's
 answer only the series that tuning reads are kept. Between two scrapes each counter has grown by a step (a
@@ -23,8 +25,11 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from prefleet_operator.adapters import fleet_reading as names
-from prefleet_operator.adapters.fleet_reading import Key, PodMetrics, assemble, to_pod_metrics
+from prefleet_operator.adapters import native_reading
+from prefleet_operator.adapters.fleet_reading import Key, PodMetrics
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
+from prefleet_operator.adapters.vocabulary import assemble, life_sign, read_pods, to_pod_metrics
+from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
 
 TIMEOUT_S = 3.0
@@ -42,7 +47,7 @@ PodKey = tuple[str, str]
 _BUCKETS = (*names.LENGTHS.values(), names.LONG_WAITS, names.PROMOTION_WAITS)
 _COUNTERS = (*_BUCKETS, names.WAIT_COUNTS, names.PROMOTIONS, names.DEGRADATIONS)
 _GAUGES = (names.OLDEST_WAITS, names.GENERATION)
-_WANTED = tuple(name.encode() for name in (*_COUNTERS, *_GAUGES))
+_NAMES = (*_COUNTERS, *_GAUGES)
 
 
 class ScrapeError(Exception):
@@ -97,7 +102,7 @@ class PodHistory:
         for slot in self._slots:
             for place, value in enumerate(slot.growth):
                 totals[place] += value
-        series = {key: value for key, value in self._shown.items() if key[0] in _GAUGES or not math.isfinite(value)}
+        series = {key: value for key, value in self._shown.items() if not _counts(key) or not math.isfinite(value)}
         if self._slots:
             series |= {key: totals[self._index[key]] for key in self._shown if key not in series}
         return series
@@ -106,7 +111,7 @@ class PodHistory:
         """How much each counter has grown since its last number; a new one by all it shows."""
         growth = array("d", bytes(8 * len(self._index)))
         for key, value in series.items():
-            if key[0] not in _COUNTERS or not math.isfinite(value):
+            if not _counts(key) or not math.isfinite(value):
                 continue
             place = self._index.setdefault(key, len(self._index))
             if place == len(growth):
@@ -142,7 +147,7 @@ class PodScrape:
 
     async def read(self, fleets: Sequence[FleetQuery], now: float) -> Mapping[str, FleetReading]:
         """See `MetricsSource.read`."""
-        targets = {(fleet.namespace, pod.name): pod for fleet in fleets for pod in fleet.pods}
+        targets = {(fleet.namespace, pod.name): (pod, fleet) for fleet in fleets for pod in read_pods(fleet)}
         self._histories = {k: h for k, h in self._histories.items() if k in targets or h.is_young(now)}
         scraped = await self._scrape_all(targets)
         return {fleet.key: assemble(fleet, dict(self._pods(fleet, scraped, now))) for fleet in fleets}
@@ -156,7 +161,7 @@ class PodScrape:
     def _pods(
         self, fleet: FleetQuery, scraped: Mapping[PodKey, dict[Key, float] | str], now: float
     ) -> Iterator[tuple[str, Reading[PodMetrics]]]:
-        for pod in fleet.pods:
+        for pod in read_pods(fleet):
             key = (fleet.namespace, pod.name)
             yield pod.name, self._pod(fleet, key, scraped[key], now)
 
@@ -167,21 +172,23 @@ class PodScrape:
             history = self._histories[key] = PodHistory()
         if not isinstance(answer, str):
             history.add(answer, now, fleet.window_s)
-            return Sample(to_pod_metrics(history.series(), fleet.length), now)
+            return Sample(to_pod_metrics(fleet, history.series()), now)
         if history.at_s is None or now - history.at_s > fleet.window_s:
             return Missing(answer)
-        return Stale(to_pod_metrics(history.series(), fleet.length), history.at_s)
+        return Stale(to_pod_metrics(fleet, history.series()), history.at_s)
 
-    async def _scrape_all(self, targets: Mapping[PodKey, PodTarget]) -> dict[PodKey, dict[Key, float] | str]:
+    async def _scrape_all(
+        self, targets: Mapping[PodKey, tuple[PodTarget, FleetQuery]]
+    ) -> dict[PodKey, dict[Key, float] | str]:
         """The series of each pod, or the sentence why there are none."""
         limit = asyncio.Semaphore(self._concurrency)
-        tasks = {key: asyncio.ensure_future(self._scrape(pod, limit)) for key, pod in targets.items()}
+        tasks = {key: asyncio.ensure_future(self._scrape(*target, limit)) for key, target in targets.items()}
         if tasks:
             _, late = await asyncio.wait(tasks.values(), timeout=self._deadline_s)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        return {key: self._outcome(targets[key], task) for key, task in tasks.items()}
+        return {key: self._outcome(targets[key][0], task) for key, task in tasks.items()}
 
     def _outcome(self, pod: PodTarget, task: asyncio.Future[dict[Key, float]]) -> dict[Key, float] | str:
         if task.cancelled():
@@ -193,11 +200,11 @@ class PodScrape:
             return str(error)
         raise error
 
-    async def _scrape(self, pod: PodTarget, limit: asyncio.Semaphore) -> dict[Key, float]:
+    async def _scrape(self, pod: PodTarget, fleet: FleetQuery, limit: asyncio.Semaphore) -> dict[Key, float]:
         """One pod's series.
 
         Raises:
-            ScrapeError: it has no address, did not answer, or not with metrics of the runtime.
+            ScrapeError: it has no address, did not answer, or not with the metrics that are looked for.
         """
         if pod.ip is None:
             raise ScrapeError(f"pod {pod.name} has no address yet")
@@ -210,9 +217,12 @@ class PodScrape:
             raise ScrapeError(f"pod {pod.name} did not answer at {url} within {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise ScrapeError(f"pod {pod.name} cannot be scraped at {url} ({error or type(error).__name__})") from None
-        series = _parse(body, pod.name, url)
-        if (names.GENERATION, "") not in series:
+        series = _parse(body, pod.name, url, fleet.engine)
+        if fleet.engine is None and (names.GENERATION, "") not in series:
             raise ScrapeError(f"pod {pod.name} shows no {names.GENERATION} at {url}: check that it runs the runtime")
+        if fleet.engine is not None and not native_reading.is_alive(series, fleet.engine):
+            told = "check that it is the fleet's engine and serves its metrics"
+            raise ScrapeError(f"pod {pod.name} shows no {life_sign(fleet)} at {url}: {told}")
         return series
 
     async def _get(self, url: str) -> bytes:
@@ -235,24 +245,33 @@ class PodScrape:
         return self._session
 
 
-def _parse(body: bytes, pod: str, url: str) -> dict[Key, float]:
+def _parse(body: bytes, pod: str, url: str, engine: EngineMetrics | None) -> dict[Key, float]:
     """The series that are wanted; other lines are dropped before the parser, which is slow, sees them."""
-    lines = [line for line in body.splitlines() if line.startswith(_WANTED)]
+    wanted = _NAMES if engine is None else (*native_reading.bucket_names(engine), *native_reading.life_names(engine))
+    prefixes = tuple(name.encode() for name in wanted)
+    lines = [line for line in body.splitlines() if line.startswith(prefixes)]
     if len(lines) > MAX_SERIES:
         raise ScrapeError(
-            f"pod {pod} shows {len(lines):,} series at {url}, of at most {MAX_SERIES:,}: check that it runs the runtime"
+            f"pod {pod} shows {len(lines):,} series at {url}, of at most {MAX_SERIES:,}: check that it runs "
+            + ("the runtime" if engine is None else "the fleet's engine")
         )
     series: dict[Key, float] = {}
     try:
         text = b"\n".join(lines).decode() + "\n"
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                key = _key(sample.name, sample.labels)
+                name, labels = sample.name, sample.labels
+                key = _key(name, labels) if engine is None else native_reading.to_key(name, labels, engine)
                 if key is not None:
                     series[key] = series.get(key, 0.0) + sample.value
     except (ValueError, KeyError) as error:
         raise ScrapeError(f"pod {pod} answers at {url} with what is no Prometheus text ({error})") from None
     return series
+
+
+def _counts(key: Key) -> bool:
+    """Whether a series counts upwards: the runtime's counters, and everything with buckets."""
+    return key[0] in _COUNTERS or isinstance(key[1], float)
 
 
 def _key(name: str, labels: Mapping[str, str]) -> Key | None:

@@ -3,7 +3,9 @@
 One instant query per metric, for all fleets together, at the cycle's `now`; fleets with different windows
 are asked in groups of one window. Rows come back by namespace and pod and are sorted to fleets by the
 operator's list of pods. `increase` deals with counter resets; the age of the generation gauge, which every
-runtime always shows, tells whether a pod's series are fresh.
+runtime always shows, tells whether a pod's series are fresh. Of an engine that runs no runtime its own series are
+asked for, in all spellings at once, and of the fleets' pods alone, since some names are nobody's in particular
+(`native_reading`); there a gauge of the engine's tells the age.
 
 One query that fails makes everything of this cycle Missing: a decision on half of the metrics would be
 wrong in ways that nobody sees. The server's answers are bounded in time and in size, redirects are not
@@ -25,8 +27,12 @@ import aiohttp
 from yarl import URL
 
 from prefleet_operator.adapters import fleet_reading as names
-from prefleet_operator.adapters.fleet_reading import Key, PodMetrics, assemble, missing_fleet, to_pod_metrics
+from prefleet_operator.adapters import native_reading
+from prefleet_operator.adapters.fleet_reading import Key, PodMetrics
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
+from prefleet_operator.adapters.vocabulary import assemble, life_sign, missing_fleet, read_pods, to_pod_metrics
+from prefleet_operator.api import LengthMeasure
+from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
 
 TIMEOUT_S = 10.0
@@ -89,7 +95,7 @@ class PrometheusSource:
             self._session = None
 
     async def _read_group(self, fleets: list[FleetQuery], window_s: float, now: float) -> dict[str, FleetReading]:
-        queries = tuple(_queries(window_s, {names.LENGTHS[fleet.length] for fleet in fleets}))
+        queries = tuple(_all_queries(fleets, window_s))
         try:
             rows = await self._ask_all(queries, now)
         except SourceError as error:
@@ -97,17 +103,19 @@ class PrometheusSource:
         return {fleet.key: self._sort(fleet, rows, now) for fleet in fleets}
 
     def _sort(self, fleet: FleetQuery, rows: Rows, now: float) -> FleetReading:
-        pods = {pod.name: self._pod(fleet, pod, rows.get((fleet.namespace, pod.name), {}), now) for pod in fleet.pods}
+        pods = {
+            pod.name: self._pod(fleet, pod, rows.get((fleet.namespace, pod.name), {}), now) for pod in read_pods(fleet)
+        }
         return assemble(fleet, pods)
 
     def _pod(self, fleet: FleetQuery, pod: PodTarget, series: dict[Key, float], now: float) -> Reading[PodMetrics]:
         at_s = series.get((_AGE, ""))
         if at_s is None:
             return Missing(
-                f"{self._title} has no {names.GENERATION} of pod {fleet.namespace}/{pod.name}: check that it scrapes "
+                f"{self._title} has no {life_sign(fleet)} of pod {fleet.namespace}/{pod.name}: check that it scrapes "
                 f"port {pod.exporter_port} of the fleet's pods and labels the series with namespace and pod"
             )
-        metrics = to_pod_metrics(series, fleet.length)
+        metrics = to_pod_metrics(fleet, series)
         return Sample(metrics, at_s) if now - at_s <= self._stale_after_s else Stale(metrics, at_s)
 
     async def _ask_all(self, queries: tuple[_Query, ...], now: float) -> Rows:
@@ -199,6 +207,42 @@ class PrometheusSource:
                 "check the mounted Secret"
             ) from None
         return options
+
+
+def _all_queries(fleets: Sequence[FleetQuery], window_s: float) -> Iterator[_Query]:
+    """What is asked for fleets of one window: the runtime's series, and those of each engine."""
+    runtimes = {names.LENGTHS[fleet.length] for fleet in fleets if fleet.engine is None}
+    if runtimes:
+        yield from _queries(window_s, runtimes)
+    natives: dict[tuple[EngineMetrics, LengthMeasure], list[FleetQuery]] = defaultdict(list)
+    for fleet in fleets:
+        if fleet.engine is not None and read_pods(fleet):
+            natives[fleet.engine, fleet.length].append(fleet)
+    for (engine, length), group in natives.items():
+        yield from _native_queries(engine, length, _matchers(group), window_s)
+
+
+def _native_queries(engine: EngineMetrics, length: LengthMeasure, matchers: str, window_s: float) -> Iterator[_Query]:
+    window = f"[{round(window_s * 1000)}ms]"
+    for spellings in (native_reading.length_names(engine, length), native_reading.wait_names(engine)):
+        if spellings:
+            sums = [f"sum by (namespace, pod, le) (increase({name}{matchers}{window}))" for name in spellings]
+            yield _Query(spellings[0], _first_shown(sums), "le")
+    ages = [f"min by (namespace, pod) (timestamp({name}{matchers}))" for name in native_reading.life_names(engine)]
+    yield _Query(_AGE, _first_shown(ages))
+
+
+def _first_shown(expressions: Sequence[str]) -> str:
+    """Of each pod what the first expression gives that gives anything of it."""
+    return " or on (namespace, pod) ".join(expressions)
+
+
+def _matchers(fleets: Sequence[FleetQuery]) -> str:
+    """The label matchers of the fleets' pods. A name holds nothing but letters, digits, dashes and dots."""
+    namespaces = sorted({fleet.namespace for fleet in fleets})
+    pods = sorted({pod.name for fleet in fleets for pod in read_pods(fleet)})
+    either = ["|".join(found).replace(".", "[.]") for found in (namespaces, pods)]
+    return f'{{namespace=~"{either[0]}",pod=~"{either[1]}"}}'
 
 
 def _queries(window_s: float, lengths: set[str]) -> Iterator[_Query]:

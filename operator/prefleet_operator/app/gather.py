@@ -145,17 +145,20 @@ def read_live(config_map: ChildRecord) -> LivePolicy:
 def query(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> FleetQuery:
     """What a metrics source is asked for one fleet: its ready pods."""
     pods = cluster.fleet_pods(policy.namespace, policy.name)
+    engine = engine_for(spec).metrics
+    port = DEFAULT_EXPORTER_PORT if engine is None else engine.port
     ports = {role: attached.metrics_port for role, attached in spec.attached_roles().items()}
     return FleetQuery(
         namespace=policy.namespace,
         name=policy.name,
         pods=tuple(
-            PodTarget(pod.identity.name, pod.role, pod.ip, ports.get(pod.role, DEFAULT_EXPORTER_PORT))
+            PodTarget(pod.identity.name, pod.role, pod.ip, ports.get(pod.role, port))
             for pod in pods
             if pod.role is not None and pod.ready and not pod.terminating
         ),
         window_s=spec.tuning.window_s,
         length=as_run(spec).scheduling.length,
+        engine=engine,
     )
 
 

@@ -74,7 +74,8 @@ class FleetMetrics:
     `lengths`: prompt lengths in tokens, as the spec's `length` measures them. `long_waits`: queue waits of
     the lane long, in seconds, from arrival to dispatch (promoted ones included). `promotion_waits`: waits of
     long requests at their promotion. `promotions`, `degradations`: counts over the window.
-    `oldest_long_wait_s`: the oldest long request that waits now, over all pods.
+    `oldest_long_wait_s`: the oldest long request that waits now, over all pods. `waits`: queue waits of all requests
+    together, in seconds, of an engine that knows no lanes.
     """
 
     lengths: Reading[HistogramSnapshot] = Missing("not asked yet")
@@ -83,6 +84,7 @@ class FleetMetrics:
     promotions: Reading[float] = Missing("not asked yet")
     degradations: Reading[float] = Missing("not asked yet")
     oldest_long_wait_s: Reading[float] = Missing("not asked yet")
+    waits: Reading[HistogramSnapshot] = Missing("the fleet's pods tell waits by lane")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,98 @@
+"""From an engine's own series of each pod to the readings of a fleet: for engines that run no runtime of ours.
+
+Which series say what, the engine tells (`core.engine_metrics`), each in several spellings; of those that a pod shows
+the first one counts, so that a scrape that spells both, or a release that renames, adds nothing up twice. Labels other
+than the bucket's bound are added up: data-parallel ranks, say.
+
+What the engine shows of lengths becomes the fleet's lengths: uncached ones where they are asked for and shown, else
+those of whole prompts. Its queue waits are of all requests together (`FleetMetrics.waits`): it knows no lanes, so
+what is told by lane is Missing, with the reason, and so is the oldest wait. A gauge that the engine always shows (its
+waiting requests) tells that a pod is being read. Of generations it says nothing.
+
+Names without a prefix (MindIE's) may be anybody's in a Prometheus: whoever asks one names the pods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from prefleet_operator.adapters.fleet_reading import Key, PodMetrics, Series, combine, merge_histograms, to_histogram
+from prefleet_operator.api import LengthMeasure
+from prefleet_operator.core.engine_metrics import EngineMetrics
+from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, Reading
+
+NO_WAITS = "the engine does not measure how long requests wait in its queue"
+NO_LANES = "the engine tells no lanes apart"
+NO_OLDEST = "the engine does not show how long the request that waits longest has waited"
+NO_PROMOTIONS = "the engine counts no promotions"
+
+
+def length_names(engine: EngineMetrics, length: LengthMeasure) -> tuple[str, ...]:
+    """Series of the buckets of lengths, the best first."""
+    uncached = engine.uncached_lengths if length is LengthMeasure.UNCACHED else ()
+    return _buckets((*uncached, *engine.prompt_lengths))
+
+
+def wait_names(engine: EngineMetrics) -> tuple[str, ...]:
+    """Series of the buckets of queue waits; none where the engine measures no waits."""
+    return _buckets(engine.queue_waits)
+
+
+def life_names(engine: EngineMetrics) -> tuple[str, ...]:
+    """A gauge that a pod of the engine shows whatever it does: the sign that it is being read."""
+    return engine.waiting or engine.running
+
+
+def bucket_names(engine: EngineMetrics) -> tuple[str, ...]:
+    """All series of buckets that may be read."""
+    return (*length_names(engine, LengthMeasure.UNCACHED), *wait_names(engine))
+
+
+def to_key(name: str, labels: Mapping[str, str], engine: EngineMetrics) -> Key | None:
+    """The key of one sample of a pod's answer; None for one that is not read."""
+    if name in bucket_names(engine) and "le" in labels:
+        return name, float(labels["le"])
+    return (name, "") if name in life_names(engine) else None
+
+
+def is_alive(series: Series, engine: EngineMetrics) -> bool:
+    """Whether the engine's own gauge is among them."""
+    return any((name, "") in series for name in life_names(engine))
+
+
+def to_pod_metrics(series: Series, engine: EngineMetrics, length: LengthMeasure) -> PodMetrics:
+    """Sort one pod's series."""
+    return PodMetrics(
+        lengths=_first(series, length_names(engine, length)),
+        all_waits=_first(series, wait_names(engine)),
+    )
+
+
+def to_fleet_metrics(
+    pods: Sequence[tuple[str, Reading[PodMetrics]]], engine: EngineMetrics, length: LengthMeasure
+) -> FleetMetrics:
+    """The fleet's metrics from those of its prefill (or mixed) pods."""
+    waits: Reading[HistogramSnapshot] = Missing(NO_WAITS)
+    if names := wait_names(engine):
+        waits = combine(pods, names[0], lambda pod: pod.all_waits, merge_histograms)
+    return FleetMetrics(
+        lengths=combine(pods, length_names(engine, length)[0], lambda pod: pod.lengths, merge_histograms),
+        long_waits=waits if isinstance(waits, Missing) else Missing(NO_LANES),
+        waits=waits,
+        promotion_waits=Missing(NO_PROMOTIONS),
+        promotions=Missing(NO_PROMOTIONS),
+        degradations=Missing(NO_PROMOTIONS),
+        oldest_long_wait_s=Missing(NO_OLDEST),
+    )
+
+
+def _buckets(bases: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{base}_bucket" for base in bases)
+
+
+def _first(series: Series, names: Sequence[str]) -> HistogramSnapshot | None:
+    """The histogram under the first of the names that the pod shows with a bound."""
+    shown = {name for name, bound in series if isinstance(bound, float) and math.isfinite(bound)}
+    name = next((name for name in names if name in shown), None)
+    return None if name is None else to_histogram(series, name)
