@@ -299,7 +299,7 @@ def test_a_role_in_the_namespace_is_enough(
     assert [line["requestURI"] for line in requests(plane)[before:] if forbidden(line)] == []
 
 
-THEIRS = sorted((ROOT / "docs" / "examples" / "pods").glob("*-deployment.yaml"))
+THEIRS = sorted((ROOT / "docs" / "samples" / "pods").glob("*-deployment.yaml"))
 
 
 @pytest.mark.parametrize("path", THEIRS, ids=lambda path: path.stem)

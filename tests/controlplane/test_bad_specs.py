@@ -18,7 +18,7 @@ pytestmark = pytest.mark.controlplane
 
 ROOT = Path(__file__).parents[2]
 CRD = f"{PLURAL}.{GROUP}"
-EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.yaml"))
+SAMPLES = sorted((ROOT / "docs" / "samples").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +63,7 @@ def test_an_unknown_field_is_refused_by_name(plane: ControlPlane, namespace: str
         apply(plane, {**document, "spec": {**GOOD["spec"], "autoscaling": {}}})
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_every_example_of_the_documentation_is_admitted(plane: ControlPlane, namespace: str, path: Path) -> None:
     for document in yaml.safe_load_all(path.read_text()):
         document["metadata"]["namespace"] = namespace

@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from tests.support.bad_specs import BAD_SPECS, GOOD, BadSpec
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.yaml"))
+SAMPLES = sorted((ROOT / "docs" / "samples").glob("*.yaml"))
 
 
 def test_the_good_spec_is_admitted_and_its_absent_values_stay_absent() -> None:
@@ -120,7 +120,7 @@ def test_what_is_not_a_prefill_policy_is_refused_as_such() -> None:
             parse_document(document)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_every_example_of_the_documentation_is_admitted(path: Path) -> None:
     for document in yaml.safe_load_all(path.read_text()):
         parse_document(document)

@@ -1,7 +1,8 @@
 """A pod's volumes: which folder stands for each, and what a kubelet would put there.
 
-emptyDir and hostPath are folders. configMap, secret, downwardAPI and projected volumes are *published*: their files
-are gathered and swung in atomically (`atomic`), again on every `refresh`, whose moments are the caller's to choose.
+emptyDir and hostPath are folders, and so is a persistentVolumeClaim whose volume is a hostPath. configMap, secret,
+downwardAPI and projected volumes are *published*: their files are gathered and swung in atomically (`atomic`), again
+on every `refresh`, whose moments are the caller's to choose.
 Service account tokens come from the TokenRequest API, bound to the pod, and are renewed by a refresh once 80% of
 their life is over. Objects are read one by one by name, which is all that a node may do.
 """
@@ -35,8 +36,11 @@ class Volumes:
         self._pod = pod
         self._folder = folder
         self._tokens: dict[tuple[str, int], tuple[str, datetime]] = {}
+        self._claimed: dict[str, Path] = {}
 
     def path(self, name: str) -> Path:
+        if name in self._claimed:
+            return self._claimed[name]
         host_path = self._named(name).get("hostPath")
         return Path(host_path["path"]) if host_path else self._folder / name
 
@@ -52,6 +56,8 @@ class Volumes:
     async def mount(self, now: datetime) -> None:
         """Provides every volume; raises VolumeError."""
         for volume in self._all():
+            if claim := volume.get("persistentVolumeClaim"):
+                self._claimed[volume["name"]] = await self._folder_of(claim["claimName"])
             self._make_folder(volume)
         await self.refresh(now)
 
@@ -71,14 +77,30 @@ class Volumes:
 
     def _make_folder(self, volume: Json) -> None:
         kinds = volume.keys() - {"name"}
-        if not kinds & {"emptyDir", "hostPath", *_PUBLISHED}:
+        if not kinds & {"emptyDir", "hostPath", "persistentVolumeClaim", *_PUBLISHED}:
             raise VolumeError(
                 f"volume {volume['name']} is of kind {', '.join(sorted(kinds))}, which this node does not provide; "
-                f"use emptyDir, hostPath, {', '.join(_PUBLISHED)}"
+                f"use emptyDir, hostPath, persistentVolumeClaim, {', '.join(_PUBLISHED)}"
             )
         if volume.get("hostPath", {}).get("type") not in (None, "", "DirectoryOrCreate"):
             return
         self.path(volume["name"]).mkdir(parents=True, exist_ok=True)
+
+    async def _folder_of(self, claim: str) -> Path:
+        """The folder that a bound claim stands for."""
+        namespace = self._pod()["metadata"]["namespace"]
+        try:
+            bound = await self._api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
+            name = bound["spec"].get("volumeName")
+            if not name:
+                raise VolumeError(f"claim {claim} is not bound to a volume yet")
+            volume = await self._api.get(f"/api/v1/persistentvolumes/{name}")
+        except ApiError as error:
+            raise VolumeError(f"claim {claim} could not be read: {error}") from error
+        host_path = volume["spec"].get("hostPath")
+        if host_path is None:
+            raise VolumeError(f"volume {name} of claim {claim} is no hostPath, and this node provides no other")
+        return Path(host_path["path"])
 
     async def _files(self, volume: Json, now: datetime) -> Files:
         if "projected" in volume:

@@ -16,26 +16,26 @@ from prefleet_runtime.contract import POLICY_FILE, RuntimeSettings
 from tests.support.rendering import VLLM_MIXED, option
 from tests.support.rendering import engine as rendered_engine
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+SAMPLES = Path(__file__).parents[2] / "docs" / "samples"
 
 Json = dict[str, Any]
 
 
 def deployment() -> tuple[PolicyDocument, Json, Json]:
-    found = yaml.safe_load((EXAMPLES / "pods" / "vllm-deployment.yaml").read_text())
+    found = yaml.safe_load((SAMPLES / "pods" / "vllm-deployment.yaml").read_text())
     template = found["spec"]["template"]
     return policy("attach-vllm-deployment"), template["spec"], template["metadata"]["labels"]
 
 
 def kserve() -> tuple[PolicyDocument, Json, Json]:
     """KServe gives the pods of a predictor these two labels."""
-    found = yaml.safe_load((EXAMPLES / "pods" / "kserve-inferenceservice.yaml").read_text())
+    found = yaml.safe_load((SAMPLES / "pods" / "kserve-inferenceservice.yaml").read_text())
     labels = {"serving.kserve.io/inferenceservice": found["metadata"]["name"], "component": "predictor"}
     return policy("attach-kserve"), found["spec"]["predictor"], labels
 
 
 def policy(name: str) -> PolicyDocument:
-    return parse_document(yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text()))
+    return parse_document(yaml.safe_load((SAMPLES / f"{name}.yaml").read_text()))
 
 
 @pytest.mark.parametrize("example", [deployment(), kserve()], ids=["deployment", "kserve"])
