@@ -72,6 +72,11 @@ SECRET = {"kind": "Secret", "data": {"password": base64.b64encode(b"hush").decod
 OBJECTS = {
     "/api/v1/namespaces/n/configmaps/conf": CONFIG_MAP,
     "/api/v1/namespaces/n/secrets/secret": SECRET,
+    "/api/v1/namespaces/n/persistentvolumeclaims/models": {"spec": {"volumeName": "near"}},
+    "/api/v1/namespaces/n/persistentvolumeclaims/pending": {"spec": {}},
+    "/api/v1/namespaces/n/persistentvolumeclaims/remote": {"spec": {"volumeName": "far"}},
+    "/api/v1/persistentvolumes/near": {"spec": {"hostPath": {"path": "/models"}}},
+    "/api/v1/persistentvolumes/far": {"spec": {"nfs": {}}},
 }
 
 
@@ -129,9 +134,24 @@ async def test_volumes_hold_what_their_sources_say(volume: Json, files: dict[str
             id="a key that is missing",
         ),
         pytest.param(
-            {"persistentVolumeClaim": {"claimName": "c"}},
-            "volume v is of kind persistentVolumeClaim, which this node does not provide",
+            {"nfs": {"server": "s", "path": "/"}},
+            "volume v is of kind nfs, which this node does not provide",
             id="a kind that is not provided",
+        ),
+        pytest.param(
+            {"persistentVolumeClaim": {"claimName": "none"}},
+            "claim none could not be read",
+            id="a claim that is missing",
+        ),
+        pytest.param(
+            {"persistentVolumeClaim": {"claimName": "pending"}},
+            "claim pending is not bound to a volume yet",
+            id="a claim without a volume",
+        ),
+        pytest.param(
+            {"persistentVolumeClaim": {"claimName": "remote"}},
+            "volume far of claim remote is no hostPath",
+            id="a claim on what is no folder",
         ),
     ],
 )
@@ -140,6 +160,12 @@ async def test_a_volume_that_cannot_be_provided_is_said_in_a_sentence(
 ) -> None:
     with pytest.raises(VolumeError, match=sentence):
         await _volumes(tmp_path, FakeApi(OBJECTS), **volume).mount(NOW)
+
+
+async def test_a_claim_is_the_folder_of_its_volume(tmp_path: Path) -> None:
+    volumes = _volumes(tmp_path, FakeApi(OBJECTS), persistentVolumeClaim={"claimName": "models"})
+    await volumes.mount(NOW)
+    assert volumes.path("v") == Path("/models")
 
 
 async def test_a_token_is_renewed_when_four_fifths_of_its_life_are_over(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from prefleet_operator.api.engine_types import (
     StageType,
     Told,
 )
+from prefleet_operator.api.model import HubSource, ModelSource, ModelSpec, PvcSource, SecretKeyRef
 from prefleet_operator.api.parse import (
     NAME_RULE,
     InvalidSpecError,
@@ -38,30 +39,24 @@ from prefleet_operator.api.parse import (
     parse_document,
     parse_spec,
 )
-from prefleet_operator.api.router import RouterSpec, RouterType
-from prefleet_operator.api.rule import Rule
-from prefleet_operator.api.spec import (
+from prefleet_operator.api.roles import (
     Accelerator,
-    Band,
-    EngineSpec,
     EnvVar,
-    HubSource,
-    LengthMeasure,
-    LongChunkMode,
-    ModelSource,
-    ModelSpec,
-    PrefillPolicySpec,
-    PvcSource,
     Role,
     RoleSpec,
     RolloutSpec,
-    RuntimeSpec,
-    SchedulingSpec,
-    SecretKeyRef,
     SecurityProfile,
     SecuritySpec,
+)
+from prefleet_operator.api.router import RouterSpec, RouterType
+from prefleet_operator.api.rule import Rule
+from prefleet_operator.api.scheduling import LengthMeasure, LongChunkMode, SchedulingSpec, StageSpec
+from prefleet_operator.api.spec import (
+    Band,
+    EngineSpec,
+    PrefillPolicySpec,
+    RuntimeSpec,
     SloSpec,
-    StageSpec,
     TuningMode,
     TuningSpec,
 )

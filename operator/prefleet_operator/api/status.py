@@ -14,7 +14,7 @@ from pydantic import Field
 
 from prefleet_operator.api.base import Model
 from prefleet_operator.api.engine_types import SchedulingPolicy
-from prefleet_operator.api.spec import Role
+from prefleet_operator.api.roles import Role
 
 
 def _map_by(key: str) -> Any:

@@ -82,7 +82,11 @@ class Volumes:
                 f"volume {volume['name']} is of kind {', '.join(sorted(kinds))}, which this node does not provide; "
                 f"use emptyDir, hostPath, persistentVolumeClaim, {', '.join(_PUBLISHED)}"
             )
-        if volume.get("hostPath", {}).get("type") not in (None, "", "DirectoryOrCreate"):
+        if "persistentVolumeClaim" in kinds or volume.get("hostPath", {}).get("type") not in (
+            None,
+            "",
+            "DirectoryOrCreate",
+        ):
             return
         self.path(volume["name"]).mkdir(parents=True, exist_ok=True)
 
