@@ -200,7 +200,8 @@ async def test_the_config_map_of_another_policy_is_not_taken(world: AttachedWorl
     assert world.status("second")["Accepted"] == ("False", "ApplyRefused")
     (condition,) = world.api.objects[("prefillpolicies", "second")]["status"]["conditions"]
     assert condition["message"] == (
-        "The ConfigMap first-policy is of the policy first: name another in spec.attach.policyConfigMap."
+        "The ConfigMap first-policy is of the policy first: name another in spec.attach.policyConfigMap, "
+        "or delete it if that policy is gone and no pod mounts it."
     )
     assert world.api.objects[("configmaps", "first-policy")] == before
 

@@ -26,6 +26,7 @@ from prefleet_operator.adapters.kube import (
     TerminatingError,
     TokenFile,
     UnavailableError,
+    connect,
     find_token_file,
     to_error,
     whole_lines,
@@ -34,6 +35,7 @@ from prefleet_operator.adapters.kube import (
 
 def kubeconfig(path: Path, user: dict[str, Any], current: str | None = "here") -> str:
     content = {
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
         "contexts": [{"name": "here", "context": {"cluster": "c", "user": "me"}}],
         "users": [{"name": "other", "user": {"tokenFile": "wrong"}}, {"name": "me", "user": user}],
     }
@@ -132,3 +134,15 @@ async def test_the_server_gives_a_write_up_when_we_do(monkeypatch: pytest.Monkey
     await kube.merge_patch(PODS, "ns", "x", {})
     await kube.close()
     assert [given[2]["timeout"] for given in sent] == [f"{WRITE_TIMEOUT_S}s"] * 2
+
+
+async def test_any_number_of_watches_leaves_connections_for_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each watch holds its connection, and the client's own bound of 100 would be one on all requests together."""
+    monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path / "config", {"token": "t"}))
+    kube = await connect("prefleet")
+    try:
+        assert kube._client.rest_client.maxsize == 0  # as aiohttp counts: no bound
+    finally:
+        await kube.close()

@@ -84,11 +84,11 @@ class PodColumns(Model):
     @classmethod
     def of(cls, roles: Iterable[RoleStatus]) -> Self:
         """ "2/3" for each role. The pods of a mixed fleet prefill and decode: they count once, under
-        Prefill."""
+        Prefill. Attached prefill pods may stand without decode pods."""
         counts = {role.name: f"{role.ready}/{role.desired}" for role in roles}
         if Role.MIXED in counts:
             return cls(prefill=counts[Role.MIXED], decode="mixed")
-        return cls(prefill=counts.get(Role.PREFILL, "0/0"), decode=counts.get(Role.DECODE, "0/0"))
+        return cls(prefill=counts.get(Role.PREFILL, "0/0"), decode=counts.get(Role.DECODE, "none"))
 
 
 class TunedValue(Model):

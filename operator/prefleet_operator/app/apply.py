@@ -120,7 +120,10 @@ class Applier:
         store, resource = self._cluster.children[kind], RESOURCES_BY_KIND[kind]
         record, body = store.get(namespace, name), desired
         if record is not None and record.identity.fleet != fleet:
-            raise RefusedError(f"The {kind} {name} is of the policy {record.identity.fleet}: {_other_name(desired)}.")
+            raise RefusedError(
+                f"The {kind} {name} is of the policy {record.identity.fleet}: {_other_name(desired)}, "
+                "or delete it if that policy is gone and no pod mounts it."
+            )
         if record is None:
             await self._refuse_a_stranger(desired, fleet)
         elif kind == "ConfigMap":
