@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefleet_operator.api import ConditionType
 from prefleet_runtime.contract import POLICY_FILE
 
 from tests.support import troubleshooting
@@ -77,11 +78,12 @@ class Failure:
 BAD_COMMAND: Json = {
     "mixed": {"podTemplate": {"spec": {"containers": [{"name": "engine", "command": ["vllm", "serve"]}]}}}
 }
+ALL_CONDITIONS = tuple(kind.value for kind in ConditionType)
 HEALTHY = Failure(
     "chat",
     ONE,
     ("Tuned", "False", "LearningLengths"),
-    ("Accepted", "Ready", "PolicyActive", "MetricsAvailable", "Tuned"),
+    ALL_CONDITIONS,
 )
 FAILURES = (
     Failure("refused", BAD_COMMAND, ("Accepted", "False", "InvalidSpec"), ("Accepted", "Ready"), ("InvalidSpec",)),
