@@ -48,7 +48,7 @@ def judge_degraded(degradations: Reading[float], spec: PrefillPolicySpec, previo
     lasts = before is not None and before.status is TRUE and counted > 0
     if counted >= DEGRADATIONS or lasts:
         return Verdict(kind, TRUE, *_tell_degradations(counted, spec), noisy=True)
-    message = f"Fewer than {DEGRADATIONS} times in {spec.tuning.window} was a run of long requests past longMaxWait a trouble."
+    message = f"Fewer than {DEGRADATIONS} runs of long requests past longMaxWait in {spec.tuning.window}."
     return Verdict(kind, FALSE, Reason.SERVING_AS_SET, message)
 
 
@@ -57,7 +57,7 @@ def _tell_degradations(counted: int, spec: PrefillPolicySpec) -> tuple[Reason, s
     window = spec.tuning.window
     if spec.scheduling.aged_share == 1:
         return Reason.SHORTS_OVERTAKEN, (
-            f"Long requests past longMaxWait went three in a row before waiting short ones {counted} times in {window}: "
+            f"Long requests past longMaxWait overtook short ones, three in a row, {counted} times in {window}: "
             "add replicas, or lower agedShare."
         )
     return Reason.LONGS_HELD_BACK, (
