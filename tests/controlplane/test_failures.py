@@ -278,6 +278,22 @@ def test_a_change_that_is_not_yet_handled_can_be_seen(plane: ControlPlane, opera
     eventually(lambda: fleet.status()["observedGeneration"] == 2, 20)
 
 
+def test_a_failure_that_repeats_is_told_once(plane: ControlPlane) -> None:
+    fleet = next(failure for failure in FAILURES if failure.name == "crash").fleet(plane)
+
+    def restarts() -> int:
+        template = "-o=jsonpath={..restartCount}"
+        return int(plane.kubectl("-n", NAMESPACE, "get", "pods", "-l", "prefleet.dev/fleet=crash", template))
+
+    before, seen = fleet.get("pp", "crash"), restarts()
+    eventually(lambda: restarts() > seen, 120)
+    assert restarts() >= 3
+    assert fleet.get("pp", "crash") == before
+    selector = "--field-selector=involvedObject.kind=PrefillPolicy,involvedObject.name=crash"
+    reasons = plane.kubectl("-n", NAMESPACE, "get", "events", selector, "-o=jsonpath={.items[*].reason}").split()
+    assert sorted(reasons) == ["EngineCrashing", "FleetCreated"]
+
+
 def test_a_runtime_that_refuses_its_policy(plane: ControlPlane) -> None:
     check(STALE, plane)
     log = plane.kubectl("-n", NAMESPACE, "logs", "deployment/stale-mixed")
