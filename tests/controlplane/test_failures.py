@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefleet_operator.api import ConditionType
 from prefleet_runtime.contract import POLICY_FILE
 
 from tests.support import troubleshooting
@@ -77,11 +78,12 @@ class Failure:
 BAD_COMMAND: Json = {
     "mixed": {"podTemplate": {"spec": {"containers": [{"name": "engine", "command": ["vllm", "serve"]}]}}}
 }
+ALL_CONDITIONS = tuple(kind.value for kind in ConditionType)
 HEALTHY = Failure(
     "chat",
     ONE,
     ("Tuned", "False", "LearningLengths"),
-    ("Accepted", "Ready", "PolicyActive", "MetricsAvailable", "Tuned"),
+    ALL_CONDITIONS,
 )
 FAILURES = (
     Failure("refused", BAD_COMMAND, ("Accepted", "False", "InvalidSpec"), ("Accepted", "Ready"), ("InvalidSpec",)),
@@ -274,6 +276,22 @@ def test_a_change_that_is_not_yet_handled_can_be_seen(plane: ControlPlane, opera
     finally:
         operator.resume()
     eventually(lambda: fleet.status()["observedGeneration"] == 2, 20)
+
+
+def test_a_failure_that_repeats_is_told_once(plane: ControlPlane) -> None:
+    fleet = next(failure for failure in FAILURES if failure.name == "crash").fleet(plane)
+
+    def restarts() -> int:
+        template = "-o=jsonpath={..restartCount}"
+        return int(plane.kubectl("-n", NAMESPACE, "get", "pods", "-l", "prefleet.dev/fleet=crash", template))
+
+    before, seen = fleet.get("pp", "crash"), restarts()
+    eventually(lambda: restarts() > seen, 120)
+    assert restarts() >= 3
+    assert fleet.get("pp", "crash") == before
+    selector = "--field-selector=involvedObject.kind=PrefillPolicy,involvedObject.name=crash"
+    reasons = plane.kubectl("-n", NAMESPACE, "get", "events", selector, "-o=jsonpath={.items[*].reason}").split()
+    assert sorted(reasons) == ["EngineCrashing", "FleetCreated"]
 
 
 def test_a_runtime_that_refuses_its_policy(plane: ControlPlane) -> None:

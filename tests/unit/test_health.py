@@ -77,6 +77,19 @@ def test_degraded(reading: Reading[float], before: list[Condition], status: str,
     assert (verdict.status.value, verdict.reason.value) == (status, reason)
 
 
+@pytest.mark.parametrize(
+    ("share", "reason", "remedy"),
+    [
+        pytest.param(0.25, "LongsHeldBack", "raise agedShare", id="below 1 the longs suffer"),
+        pytest.param(1.0, "ShortsOvertaken", "lower agedShare", id="under the plain rule the shorts do"),
+    ],
+)
+def test_who_suffers_is_told_by_the_share(share: float, reason: str, remedy: str) -> None:
+    verdict = judge_degraded(Sample(5, NOW), make_spec(scheduling={"agedShare": share}), [])
+    assert verdict.reason.value == reason
+    assert remedy in verdict.message
+
+
 def conditions(**given: str) -> list[Condition]:
     """By type: status/reason, all in order unless said otherwise."""
     usual = {"Accepted": "True/Accepted", "Ready": "True/PodsReady", "PolicyActive": "True/GenerationReported"}

@@ -1,9 +1,9 @@
 """Whether a fleet that runs also serves as it should: whether its capacity suffices, and its queue keeps its word.
 
 CapacityLimited is the tuner's word: long requests wait so long without any promotion that no wait limit keeps
-`slo.longQueueWait`. Degraded is the queue's own: over the window it held aged long requests back, for want of room,
-at least `DEGRADATIONS` times. It ends only with a window in which that did not happen once, so that a fleet at the
-edge does not flap. Neither says anything on missing data.
+`slo.longQueueWait`. Degraded is the queue's own: at least `DEGRADATIONS` times in the window a run of aged long
+requests was held back, or, where agedShare is 1, went before waiting short ones. It ends only with a window in which
+that did not happen once, so that a fleet at the edge does not flap. Neither says anything on missing data.
 
 Left out: pods that are missing, which Ready counts.
 """
@@ -38,7 +38,7 @@ def judge_capacity(decision: TuningDecision, noisy: bool) -> Verdict:
 
 
 def judge_degraded(degradations: Reading[float], spec: PrefillPolicySpec, previous: Sequence[Condition]) -> Verdict:
-    """Degraded: the queue held aged long requests back again and again."""
+    """Degraded: again and again the queue could not do for aged long requests what it is set to."""
     kind = ConditionType.DEGRADED
     if not isinstance(degradations, Sample):
         why = degradations.clause if isinstance(degradations, Missing) else "the last count is stale"
@@ -47,10 +47,20 @@ def judge_degraded(degradations: Reading[float], spec: PrefillPolicySpec, previo
     counted, before = round(degradations.value), find_condition(previous, kind)
     lasts = before is not None and before.status is TRUE and counted > 0
     if counted >= DEGRADATIONS or lasts:
-        message = (
-            f"Long requests past longMaxWait were held back {counted} times in {spec.tuning.window}, "
-            f"as short ones fill the share that agedShare leaves: add replicas or raise agedShare."
-        )
-        return Verdict(kind, TRUE, Reason.LONGS_HELD_BACK, message, noisy=True)
-    message = f"Long requests past longMaxWait go when they are due: fewer than {DEGRADATIONS} exceptions."
+        return Verdict(kind, TRUE, *_tell_degradations(counted, spec), noisy=True)
+    message = f"Fewer than {DEGRADATIONS} runs of long requests past longMaxWait in {spec.tuning.window}."
     return Verdict(kind, FALSE, Reason.SERVING_AS_SET, message)
+
+
+def _tell_degradations(counted: int, spec: PrefillPolicySpec) -> tuple[Reason, str]:
+    """What the queue counts depends on the share: under the plain rule it is the shorts that suffer."""
+    window = spec.tuning.window
+    if spec.scheduling.aged_share == 1:
+        return Reason.SHORTS_OVERTAKEN, (
+            f"Long requests past longMaxWait overtook short ones, three in a row, {counted} times in {window}: "
+            "add replicas, or lower agedShare."
+        )
+    return Reason.LONGS_HELD_BACK, (
+        f"Long requests past longMaxWait were held back {counted} times in {window}, "
+        "since they have had their agedShare while short ones wait: add replicas, or raise agedShare."
+    )

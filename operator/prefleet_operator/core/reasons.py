@@ -70,6 +70,7 @@ class Reason(StrEnum):
     # How well the fleet serves.
     CAPACITY_SUFFICES = "CapacitySuffices"
     LONGS_HELD_BACK = "LongsHeldBack"
+    SHORTS_OVERTAKEN = "ShortsOvertaken"
     SERVING_AS_SET = "ServingAsSet"
 
     # Where metrics come from.
