@@ -20,12 +20,17 @@ from prefleet_operator.core.observed import FleetMetrics, Reading
 
 @dataclass(frozen=True, slots=True)
 class PodTarget:
-    """One pod. `ip` is None until it has one; `exporter_port`: of the runtime's metrics, or of the engine's own."""
+    """One pod. `ip` is None until it has one; `exporter_port`: of the runtime's metrics, or of the engine's own.
+
+    `current`: it runs the policy in force, so that its waits are waits under that one. A runtime tells waits by lane,
+    and swaps its policy while it serves: there it is always so.
+    """
 
     name: str
     role: Role
     ip: str | None
     exporter_port: int = DEFAULT_EXPORTER_PORT
+    current: bool = True
 
     @property
     def prefills(self) -> bool:

@@ -6,8 +6,11 @@ than the bucket's bound are added up: data-parallel ranks, say.
 
 What the engine shows of lengths becomes the fleet's lengths: uncached ones where they are asked for and shown, else
 those of whole prompts. Its queue waits are of all requests together (`FleetMetrics.waits`): it knows no lanes, so
-what is told by lane is Missing, with the reason, and so is the oldest wait. A gauge that the engine always shows (its
-waiting requests) tells that a pod is being read. Of generations it says nothing.
+what is told by lane is Missing, with the reason, and so is the oldest wait. Only pods that were started with the
+policy in force count there: waits under another one, added to these, would be waits under neither.
+
+A gauge that the engine always shows (its waiting requests) tells that a pod is being read. Of generations an engine
+says nothing.
 
 Names without a prefix (MindIE's) may be anybody's in a Prometheus: whoever asks one names the pods.
 """
@@ -18,11 +21,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from prefleet_operator.adapters.fleet_reading import Key, PodMetrics, Series, combine, merge_histograms, to_histogram
+from prefleet_operator.adapters.metrics_source import PodTarget
 from prefleet_operator.api import LengthMeasure
 from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, Reading
 
 NO_WAITS = "the engine does not measure how long requests wait in its queue"
+NOT_STARTED = "no ready pod was started with the policy in force"
 NO_LANES = "the engine tells no lanes apart"
 NO_OLDEST = "the engine does not show how long the request that waits longest has waited"
 NO_PROMOTIONS = "the engine counts no promotions"
@@ -70,14 +75,15 @@ def to_pod_metrics(series: Series, engine: EngineMetrics, length: LengthMeasure)
 
 
 def to_fleet_metrics(
-    pods: Sequence[tuple[str, Reading[PodMetrics]]], engine: EngineMetrics, length: LengthMeasure
+    pods: Sequence[tuple[PodTarget, Reading[PodMetrics]]], engine: EngineMetrics, length: LengthMeasure
 ) -> FleetMetrics:
     """The fleet's metrics from those of its prefill (or mixed) pods."""
-    waits: Reading[HistogramSnapshot] = Missing(NO_WAITS)
-    if names := wait_names(engine):
-        waits = combine(pods, names[0], lambda pod: pod.all_waits, merge_histograms)
+    lengths_name = length_names(engine, length)[0]
+    waits = _waits([(pod.name, reading) for pod, reading in pods if pod.current], engine)
     return FleetMetrics(
-        lengths=combine(pods, length_names(engine, length)[0], lambda pod: pod.lengths, merge_histograms),
+        lengths=combine(
+            [(pod.name, reading) for pod, reading in pods], lengths_name, lambda pod: pod.lengths, merge_histograms
+        ),
         long_waits=waits if isinstance(waits, Missing) else Missing(NO_LANES),
         waits=waits,
         promotion_waits=Missing(NO_PROMOTIONS),
@@ -85,6 +91,15 @@ def to_fleet_metrics(
         degradations=Missing(NO_PROMOTIONS),
         oldest_long_wait_s=Missing(NO_OLDEST),
     )
+
+
+def _waits(pods: Sequence[tuple[str, Reading[PodMetrics]]], engine: EngineMetrics) -> Reading[HistogramSnapshot]:
+    names = wait_names(engine)
+    if not names:
+        return Missing(NO_WAITS)
+    if not pods:
+        return Missing(NOT_STARTED)
+    return combine(pods, names[0], lambda pod: pod.all_waits, merge_histograms)
 
 
 def _buckets(bases: Sequence[str]) -> tuple[str, ...]:

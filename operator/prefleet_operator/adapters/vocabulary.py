@@ -27,7 +27,7 @@ def assemble(query: FleetQuery, pods: Mapping[str, Reading[PodMetrics]]) -> Flee
     if query.engine is None:
         return fleet_reading.assemble(query, pods)
     found = find_pods(query, pods)
-    prefills = [(pod.name, found[pod.name]) for pod in query.pods if pod.prefills]
+    prefills = [(pod, found[pod.name]) for pod in query.pods if pod.prefills]
     return FleetReading(native_reading.to_fleet_metrics(prefills, query.engine, query.length))
 
 

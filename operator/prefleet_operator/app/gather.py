@@ -152,7 +152,9 @@ def query(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> Fl
         namespace=policy.namespace,
         name=policy.name,
         pods=tuple(
-            PodTarget(pod.identity.name, pod.role, pod.ip, ports.get(pod.role, port))
+            PodTarget(
+                pod.identity.name, pod.role, pod.ip, ports.get(pod.role, port), _is_current(pod, policy, spec)
+            )
             for pod in pods
             if pod.role is not None and pod.ready and not pod.terminating
         ),
@@ -160,6 +162,12 @@ def query(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> Fl
         length=as_run(spec).scheduling.length,
         engine=engine,
     )
+
+
+def _is_current(pod: PodRecord, policy: PolicyRecord, spec: PrefillPolicySpec) -> bool:
+    """Whether it runs the policy in force, as far as its engine is told at the start and never later."""
+    effective = policy.status.effective
+    return not spec.engine.told_at_start or (effective is not None and pod.generation == effective.generation)
 
 
 def _view(pod: PodRecord, generation: Reading[int]) -> PodView:

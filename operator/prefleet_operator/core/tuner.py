@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, StageType, TuningMode, format_duration
-from prefleet_operator.core.observed import FleetMetrics
+from prefleet_operator.core.observed import FleetMetrics, Missing
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.rehearsal import ReplayFunction
 from prefleet_operator.core.stage_times import is_pinned, stage_times
@@ -48,7 +48,7 @@ def decide(
     wait_s = ceiling_s(spec) if pinned_s is None else pinned_s
     rehearse = None if replay is None else (lambda tokens: replay(tokens, wait_s))
     threshold = decide_threshold(metrics.lengths, spec, _pinned_threshold(spec), memory, now, rehearse)
-    wait = _decide_wait(metrics, spec, threshold.memory, now, replay)
+    wait = _decide_wait(_of_one_setting(metrics, memory, threshold.memory), spec, threshold.memory, now, replay)
     decision = _effective(spec, threshold, wait)
     if mode is TuningMode.AUTO:
         decision = replace(decision, moves=_moves(spec, memory, decision))
@@ -94,6 +94,19 @@ def _decide_wait(
         return pinned_wait(pinned_s, memory)
     running = None if memory.policy is FCFS else memory.long_max_wait_s
     return decide_wait(metrics, spec, running, memory, now, rehearse)
+
+
+def _of_one_setting(metrics: FleetMetrics, before: TunerMemory, after: TunerMemory) -> FleetMetrics:
+    """Without the waits of all requests together, where this decision changes under what they would be judged.
+
+    Waits by lane are of the lanes that were; these would be taken for waits under the new setting.
+    """
+    if (before.policy, before.threshold) == (after.policy, after.threshold) or isinstance(metrics.waits, Missing):
+        return metrics
+    told = Missing("the waits of the window were measured under another setting")
+    return replace(
+        metrics, waits=told, long_waits=told if isinstance(metrics.long_waits, Missing) else metrics.long_waits
+    )
 
 
 def _with_threshold(replay: ReplayFunction | None, memory: TunerMemory) -> Rehearse | None:

@@ -4,13 +4,16 @@ Algorithm
 1. W_normal is the `waitQuantile` of the long waits that replay finds with promotion off. Without replay it is
    that of all long waits of the window: while requests are promoted it stands for strict short-first only if
    the share of aged longs is at most 0.25; above that it is unknown. So it is on too few waits (59 for P95, 29
-   for P90).
+   for P90). Where the engine shows the waits of all requests together, an upper bound stands for it
+   (`wait_bound`), and is called one wherever it is told. A bound proves no want of capacity: where it leaves no
+   range, the limit is 0.9 W_slo and nothing is said of capacity.
 2. The limit lies in [max(1.5 W_normal, 0.5 W_slo), 0.9 W_slo], at the point that replay prefers (`rehearsal`),
    of `WAITS` of them; without replay at the one that `bias` names: 0 the low end (for long requests), 1 the high
    end. Where that is empty, tuning cannot keep W_slo: the limit is 0.9
    W_slo and the fleet is limited by its capacity.
 3. A fleet starts without promotion. The first known W_normal ends that; so does, at once and whatever is
-   known, a long request that has waited longer than W_slo: then the limit is 0.9 W_slo.
+   known, a long request that has waited longer than W_slo: then the limit is 0.9 W_slo. Waits of all requests
+   together never end it so: the one beyond W_slo may have been short.
 4. Later moves need a difference of more than 25% and keep to the cooldown, but a limit above 0.9 W_slo (the
    user has lowered it) is cut at once.
 
@@ -20,6 +23,7 @@ by a fresh oldest wait of 3, or by replay; without a threshold in force, or one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -28,9 +32,10 @@ from prefleet_operator.core.histogram import count_above
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, Reading, Sample, Stale
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.rehearsal import WAITS, ReplayScore, prefer_wait, span_of, spread
-from prefleet_operator.core.survival import WaitEstimate, estimate_wait, samples_needed
+from prefleet_operator.core.survival import estimate_wait, samples_needed
 from prefleet_operator.core.threshold import cools_down
 from prefleet_operator.core.tuning import Finding, TunerMemory, format_time
+from prefleet_operator.core.wait_bound import LATE_CLOCKS, bound_wait, most_short
 
 NORMAL_FACTOR = 1.5
 SLO_FLOOR = 0.5
@@ -50,6 +55,15 @@ class WaitOutcome:
     memory: TunerMemory
     finding: Finding
     capacity_limited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Normal:
+    """W_normal in seconds with the numbers behind it; `bound`: it is that at most."""
+
+    wait_s: float
+    told: str
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +98,13 @@ def decide_wait(
     if present == 0 and (worst_s := _wait_beyond(metrics, slo_s)) is not None:
         told = f"a long request waited {_s(worst_s)} or more, above slo.longQueueWait {_s(slo_s)}"
         return _set(memory, ceiling, now, Reason.LONG_WAIT_BEYOND_SLO, f"{told}; promotion begins at {_s(ceiling)}")
-    estimate = _normal_wait(metrics, spec, running_s or 0.0) if rehearse is None else _rehearsed_wait(spec, rehearse)
-    if isinstance(estimate, Finding):
-        return _hold(memory, estimate.reason, estimate.message)
-    return _approach(_find_goal(estimate, spec, rehearse), spec, memory, now)
+    if rehearse is not None:
+        normal = _rehearsed_wait(spec, rehearse)
+    else:
+        normal = _normal_wait(metrics, spec, running_s or 0.0, spec.scheduling.threshold or memory.threshold)
+    if isinstance(normal, Finding):
+        return _hold(memory, normal.reason, normal.message)
+    return _approach(_find_goal(normal, spec, rehearse), spec, memory, now)
 
 
 def pinned_wait(pinned_s: float, memory: TunerMemory) -> WaitOutcome:
@@ -120,17 +137,16 @@ def _approach(goal: _Goal, spec: PrefillPolicySpec, memory: TunerMemory, now: fl
     return replace(outcome, capacity_limited=goal.capacity_limited)
 
 
-def _find_goal(estimate: WaitEstimate, spec: PrefillPolicySpec, rehearse: Rehearse | None) -> _Goal:
+def _find_goal(normal: _Normal, spec: PrefillPolicySpec, rehearse: Rehearse | None) -> _Goal:
     """Rule 2: the point of the range that replay prefers, or that `bias` names."""
     slo_s, ceiling = spec.slo.long_queue_wait_s, ceiling_s(spec)
-    floor = max(NORMAL_FACTOR * estimate.wait_s, SLO_FLOOR * slo_s)
-    least = "" if estimate.tail_known else " at least, its tail is unknown"
-    normal = f"{spec.tuning.wait_quantile} of {estimate.samples:,} long waits is {_s(estimate.wait_s)}{least}"
-    normal = normal if rehearse is None else f"in replay without promotion {normal}"
+    floor = max(NORMAL_FACTOR * normal.wait_s, SLO_FLOOR * slo_s)
     if floor > ceiling:
-        told = f"{normal}, and 1.5 times that exceeds {_s(ceiling)}, 0.9 of slo.longQueueWait: capacity is short"
-        return _Goal(ceiling, told, capacity_limited=True)
-    told = f"{normal}, so the limit may lie in {_s(floor)} to {_s(ceiling)}"
+        told = f"{normal.told}, and 1.5 times that exceeds {_s(ceiling)}, 0.9 of slo.longQueueWait"
+        if normal.bound:
+            return _Goal(ceiling, f"{told}, the highest limit that keeps it", capacity_limited=False)
+        return _Goal(ceiling, f"{told}: capacity is short", capacity_limited=True)
+    told = f"{normal.told}, so the limit may lie in {_s(floor)} to {_s(ceiling)}"
     limit_s = round(floor + spec.tuning.bias * (ceiling - floor), 3)
     if rehearse is not None:
         scores = {limit_s: rehearse(limit_s) for limit_s in (round(at_s, 3) for at_s in spread(floor, ceiling, WAITS))}
@@ -140,39 +156,74 @@ def _find_goal(estimate: WaitEstimate, spec: PrefillPolicySpec, rehearse: Rehear
     return _Goal(limit_s, told, capacity_limited=False)
 
 
-def _rehearsed_wait(spec: PrefillPolicySpec, rehearse: Rehearse) -> WaitEstimate | Finding:
+def _rehearsed_wait(spec: PrefillPolicySpec, rehearse: Rehearse) -> _Normal | Finding:
     """W_normal as replay finds it, or why it is unknown; every replayed request ends, so its tail is known."""
     strict, quantile = rehearse(0.0), spec.tuning.wait_quantile
     needed = samples_needed(_QUANTILES[quantile])
     if strict.long_waits < needed:
         return Finding(None, Reason.LEARNING_WAITS, f"{strict.long_waits:,} long waits in replay, of {needed} needed")
-    return WaitEstimate(strict.long_wait_s(quantile), strict.long_waits, tail_known=True)
+    wait_s = strict.long_wait_s(quantile)
+    told = f"in replay without promotion {quantile} of {strict.long_waits:,} long waits is {_s(wait_s)}"
+    return _Normal(wait_s, told)
 
 
-def _normal_wait(metrics: FleetMetrics, spec: PrefillPolicySpec, running_s: float) -> WaitEstimate | Finding:
-    """W_normal, or why it is unknown."""
-    match metrics.long_waits:
+def _normal_wait(
+    metrics: FleetMetrics, spec: PrefillPolicySpec, running_s: float, threshold: int | None
+) -> _Normal | Finding:
+    """W_normal, or why it is unknown: from the waits of long requests, or from those of all requests together."""
+    lanes = not isinstance(metrics.long_waits, Missing)
+    match metrics.long_waits if lanes or isinstance(metrics.waits, Missing) else metrics.waits:
         case Missing(clause=why):
             return Finding(None, Reason.METRICS_MISSING, f"long waits are not measured: {why}")
         case Stale(at_s=at_s):
             return Finding(None, Reason.METRICS_STALE, f"long waits were last measured at {format_time(at_s)}")
         case Sample(value=waits):
-            return _estimate(waits, _oldest(metrics.oldest_long_wait_s), spec, running_s)
+            share = spec.scheduling.aged_share
+            if running_s > 0 and share > MAX_SHARE:
+                told = (
+                    f"W_normal is unknown: with agedShare {share:g} above {MAX_SHARE:g} promotion shortens long waits"
+                )
+                return Finding(None, Reason.LEARNING_WAITS, told)
+            if lanes:
+                return _estimate(waits, _oldest(metrics.oldest_long_wait_s), spec)
+            return _bound(waits, metrics.lengths, threshold, spec)
 
 
-def _estimate(
-    waits: HistogramSnapshot, oldest_s: float, spec: PrefillPolicySpec, running_s: float
-) -> WaitEstimate | Finding:
-    share = spec.scheduling.aged_share
-    if running_s > 0 and share > MAX_SHARE:
-        told = f"W_normal is unknown: with agedShare {share:g} above {MAX_SHARE:g} promotion shortens long waits"
-        return Finding(None, Reason.LEARNING_WAITS, told)
-    q = _QUANTILES[spec.tuning.wait_quantile]
-    estimate = estimate_wait(waits, q, oldest_s)
+def _estimate(waits: HistogramSnapshot, oldest_s: float, spec: PrefillPolicySpec) -> _Normal | Finding:
+    quantile = spec.tuning.wait_quantile
+    estimate = estimate_wait(waits, _QUANTILES[quantile], oldest_s)
     if estimate is None:
-        told = f"{waits.total:,.0f} long waits in {spec.tuning.window}, of {samples_needed(q)} needed"
+        needed = samples_needed(_QUANTILES[quantile])
+        told = f"{waits.total:,.0f} long waits in {spec.tuning.window}, of {needed} needed"
         return Finding(None, Reason.LEARNING_WAITS, told)
-    return estimate
+    least = "" if estimate.tail_known else " at least, its tail is unknown"
+    return _Normal(estimate.wait_s, f"{quantile} of {estimate.samples:,} long waits is {_s(estimate.wait_s)}{least}")
+
+
+def _bound(
+    waits: HistogramSnapshot, lengths: Reading[HistogramSnapshot], threshold: int | None, spec: PrefillPolicySpec
+) -> _Normal | Finding:
+    """The most that W_normal may be, or why not even that is known."""
+    if not isinstance(lengths, Sample) or threshold is None:
+        return Finding(None, Reason.METRICS_MISSING, "without fresh lengths it is not known how many waits are long")
+    quantile, engine = spec.tuning.wait_quantile, spec.engine.type
+    q = _QUANTILES[quantile]
+    bound = bound_wait(waits, lengths.value, threshold, q)
+    if bound is None:
+        longs = waits.total * (1 - most_short(lengths.value, threshold)) if lengths.value.total else 0.0
+        told = f"of {waits.total:,.0f} waits in {spec.tuning.window} {longs:,.0f} or more were long"
+        return Finding(None, Reason.LEARNING_WAITS, f"{told}, of {samples_needed(q)} needed")
+    if math.isinf(bound.wait_s):
+        last = _s(waits.bounds[-1]) if waits.bounds else "0s"
+        told = f"{quantile} of long waits may lie beyond {last}, the last bucket of {engine.value}"
+        return Finding(None, Reason.LEARNING_WAITS, told)
+    told = f"{quantile} of long waits is at most {_s(bound.wait_s)}, an upper bound since {engine.value} shows no lanes"
+    about = [f"of {waits.total:,.0f} waits {bound.longs:,.0f} or more were long"]
+    if bound.coarse:
+        about.append("its buckets tell nothing shorter apart")
+    if engine in LATE_CLOCKS:
+        about.append("its clock misses up to one step")
+    return _Normal(bound.wait_s, f"{told} ({'; '.join(about)})", bound=True)
 
 
 def _wait_beyond(metrics: FleetMetrics, slo_s: float) -> float | None:
