@@ -9,6 +9,7 @@ from prefleet_operator.api import InvalidSpecError, Role, parse_spec
 from prefleet_operator.app.records import ChildRecord, PodRecord
 from prefleet_operator.core.observed import PodView, RouterView, Sample
 from prefleet_operator.core.status import Facts, Verdict, judge_ready
+from prefleet_operator.render import router_warnings
 from prefleet_operator.render.router_command import retry_arguments, router_command
 
 from tests.support.rendering import SGLANG, SIMULATOR, VLLM, VLLM_MIXED, option, render, template
@@ -197,6 +198,21 @@ def test_an_overlay_that_changes_what_the_operator_needs_is_refused(overlay: dic
     with pytest.raises(InvalidSpecError) as refusal:
         render(with_router(VLLM, podTemplate=overlay))
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "warned"),
+    [
+        pytest.param(with_router(VLLM), True, id="by Services, before several pods"),
+        pytest.param(with_router(SIMULATOR), False, id="before one pod"),
+        pytest.param(with_router(VLLM, serviceAccountName="finder"), False, id="by watching"),
+        pytest.param(VLLM, False, id="no router"),
+    ],
+)
+def test_a_router_that_cannot_balance_is_warned_of(spec: dict[str, Any], warned: bool) -> None:
+    warnings = router_warnings(parse_spec(spec))
+    assert bool(warnings) is warned
+    assert all("write router.serviceAccountName" in warning for warning in warnings)
 
 
 # Ready.

@@ -15,7 +15,7 @@ from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_r
 from prefleet_operator.core.observed import Missing, PodView, Reading, RouterView, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.engines import engine_for
-from prefleet_operator.render import policy_config_map_name, router_object_name
+from prefleet_operator.render import policy_config_map_name, router_object_name, router_warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def gather(
         stuck={d.role: d.stuck for d in deployments if d.role is not None and d.stuck is not None},
         sources=sources,
         router=None if router is None else RouterView(router.ready_pods, router.stuck),
-        warnings=engine_for(spec).warnings(spec),
+        warnings=(*engine_for(spec).warnings(spec), *router_warnings(spec)),
     )
 
 
