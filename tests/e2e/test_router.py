@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -18,13 +19,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from prefleet_operator.api import PrefillPolicySpec, RouterSpec, RouterType, parse_spec
-from prefleet_operator.render.router_command import RETRY_PAUSE_MS, retry_arguments
+from prefleet_operator.api import PrefillPolicySpec, RoleSpec, RouterType, parse_spec
+from prefleet_operator.render.router_command import RETRY_PAUSE_MS, retry_arguments, router_command
 
 from tests.e2e.conftest import idle
 from tests.support.busy_pod import BusyPod, busy_pod
 from tests.support.real_router import RealRouter, addresses, real_router
-from tests.support.rendering import SIMULATOR, option
+from tests.support.rendering import SGLANG, SIMULATOR, VLLM, VLLM_MIXED, option
+from tests.support.router_env import ensure_router_env
 from tests.support.sim_server import FAST, MODEL_NAME, SLOW, SimServer, events, sim_server
 from tests.support.waiting import eventually
 
@@ -36,14 +38,14 @@ FIRST_LENGTH = 20
 LEASE = ("--kv-lease-s", "4")
 
 
-def vllm_router(fleet: dict[str, Any], **fields: Any) -> PrefillPolicySpec:
+def vllm_router(fleet: dict[str, Any], **fields: str) -> PrefillPolicySpec:
     return parse_spec(fleet | {"router": {"type": "VLLMRouter", "image": IMAGE} | fields})
 
 
-def sglang_router(fleet: dict[str, Any], busy_retry_timeout: str) -> PrefillPolicySpec:
-    """The simulator speaks no SGLang, but what a router does with refusals is seen in front of anything."""
-    router = RouterSpec(type=RouterType.SGLANG_ROUTER, image=IMAGE, busy_retry_timeout=busy_retry_timeout)
-    return parse_spec(fleet).model_copy(update={"router": router})
+def sglang_router(busy_retry_timeout: str) -> PrefillPolicySpec:
+    """The pods here speak no SGLang, but what a router does with refusals is seen in front of anything."""
+    router = {"type": "SGLangRouter", "image": IMAGE, "busyRetryTimeout": busy_retry_timeout}
+    return parse_spec(SGLANG | {"router": router})
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ MIXED_ROUTERS = pytest.mark.parametrize(
     "spec",
     [
         pytest.param(lambda timeout: vllm_router(SIMULATOR, busyRetryTimeout=timeout), id="vllm-router"),
-        pytest.param(lambda timeout: sglang_router(SIMULATOR, timeout), id="sglang-router"),
+        pytest.param(sglang_router, id="sglang-router"),
     ],
 )
 
@@ -232,5 +234,71 @@ async def test_where_prefill_is_apart_vllm_router_never_tries_again_which_is_why
 async def test_where_prefill_is_apart_sglangs_router_tries_both_again(
     tmp_path: Path, session: aiohttp.ClientSession
 ) -> None:
-    status, prefill, decode = await apart(session, tmp_path, sglang_router(APART, "2s"))
+    """By Services, which only this test does: there is one pod behind each."""
+    roles = {"mixed": None, "prefill": RoleSpec(), "decode": RoleSpec()}
+    spec = sglang_router("2s").model_copy(update=roles)
+    status, prefill, decode = await apart(session, tmp_path, spec)
     assert (status, prefill.tries, decode.tries) == (200, 2, 2)
+
+
+# What is rendered for a cluster, read by the programs' own parsers.
+
+ACCOUNT = {"serviceAccountName": "finder"}
+SGLANG_APART = {name: part for name, part in SGLANG.items() if name != "mixed"} | {"prefill": {}, "decode": {}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "understood"),
+    [
+        pytest.param(
+            vllm_router(VLLM),
+            {
+                "vllm_pd_disaggregation": True,
+                "prefill_urls": [["http://chat-prefill.serving.svc:8000", None]],
+                "decode_urls": ["http://chat-decode.serving.svc:8000"],
+                "kv_connector": "nixl",
+                "disable_retries": True,
+            },
+            id="vllm-router by Services",
+        ),
+        pytest.param(
+            vllm_router(VLLM_MIXED, busyRetryTimeout="5s", **ACCOUNT),
+            {
+                "service_discovery": True,
+                "selector": {"prefleet.dev/fleet": "chat", "prefleet.dev/role": "mixed"},
+                "service_discovery_namespace": "serving",
+                "service_discovery_port": 8000,
+                "disable_retries": False,
+                "retry_max_retries": 10,
+                "retry_initial_backoff_ms": 500,
+                "disable_circuit_breaker": False,
+            },
+            id="vllm-router by watching",
+        ),
+        pytest.param(
+            parse_spec(SGLANG_APART | {"router": {"type": "SGLangRouter", "image": IMAGE} | ACCOUNT}),
+            {
+                "pd_disaggregation": True,
+                "service_discovery": True,
+                "prefill_selector": {"prefleet.dev/fleet": "chat", "prefleet.dev/role": "prefill"},
+                "decode_selector": {"prefleet.dev/fleet": "chat", "prefleet.dev/role": "decode"},
+                "shutdown_grace_period_secs": 300,
+                "disable_retries": True,
+            },
+            id="sglang-router by watching",
+        ),
+    ],
+)
+def test_a_router_understands_what_is_rendered_for_a_cluster(
+    spec: PrefillPolicySpec, understood: dict[str, Any]
+) -> None:
+    module = "sglang_router" if spec.router.type is RouterType.SGLANG_ROUTER else "vllm_router"
+    program = (
+        f"import json, sys; from {module}.launch_router import parse_router_args; "
+        "print(json.dumps(vars(parse_router_args(sys.argv[1:])), default=str))"
+    )
+    python = ensure_router_env(print) / "bin" / "python"
+    args = router_command("chat", "serving", spec).args
+    done = subprocess.run([python, "-c", program, *args], capture_output=True, text=True, check=True, timeout=60)
+    parsed = json.loads(done.stdout)
+    assert {name: parsed[name] for name in understood} == understood

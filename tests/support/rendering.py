@@ -19,6 +19,10 @@ VLLM: dict[str, Any] = {
     "decode": {},
 }
 VLLM_MIXED: dict[str, Any] = {"model": VLLM["model"], "engine": VLLM["engine"], "mixed": {}}
+SGLANG: dict[str, Any] = {"model": VLLM["model"], "engine": {"type": "SGLang", "version": "0.5.23"}} | {
+    "mixed": {},
+    "scheduling": {"policy": "FCFS"},
+}
 SIMULATOR: dict[str, Any] = {"model": {"servedName": "chat"}, "engine": {"type": "Simulator"}, "mixed": {}}
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from prefleet_operator.api import InvalidSpecError, PrefillPolicySpec, Role, RouterSpec, RouterType, parse_spec
+from prefleet_operator.api import InvalidSpecError, Role, parse_spec
 from prefleet_operator.app.records import ChildRecord, PodRecord
 from prefleet_operator.core.observed import PodView, RouterView, Sample
 from prefleet_operator.core.status import Facts, Verdict, judge_ready
+from prefleet_operator.render import router_warnings
 from prefleet_operator.render.router_command import retry_arguments, router_command
 
-from tests.support.rendering import SIMULATOR, VLLM, VLLM_MIXED, option, render, template
+from tests.support.rendering import SGLANG, SIMULATOR, VLLM, VLLM_MIXED, option, render, template
 
 ROUTER: dict[str, Any] = {"type": "VLLMRouter", "image": "example.com/router:1"}
+NATIVE: dict[str, Any] = {"type": "SGLangRouter", "image": "lmsysorg/sgl-model-gateway:v0.3.2"}
 NOW = 1_700_000_000.0
 
 
@@ -29,11 +31,6 @@ def values(args: list[str], name: str) -> list[str]:
     """What follows an argument, up to the next one."""
     rest = args[args.index(name) + 1 :]
     return rest[: next((at for at, arg in enumerate(rest) if arg.startswith("--")), len(rest))]
-
-
-def before_sglang(spec: dict[str, Any], router: RouterSpec) -> PrefillPolicySpec:
-    """A spec in front of which SGLang's router stands; its rendering asks nothing of the engine's type."""
-    return parse_spec(spec).model_copy(update={"router": router})
 
 
 def test_without_a_router_nothing_is_rendered_for_one() -> None:
@@ -144,9 +141,7 @@ def test_a_busy_retry_is_rendered_where_the_router_can_do_it() -> None:
 
 
 def test_sglangs_router_in_front_of_one_kind_of_pod() -> None:
-    spec = before_sglang(
-        SIMULATOR, RouterSpec(type=RouterType.SGLANG_ROUTER, image="lmsysorg/sgl-model-gateway:v0.3.2")
-    )
+    spec = parse_spec(SGLANG | {"router": NATIVE})
     command = router_command("chat", "serving", spec)
     assert command.command == ("python3", "-m", "sglang_router.launch_router")
     args = list(command.args)
@@ -156,13 +151,9 @@ def test_sglangs_router_in_front_of_one_kind_of_pod() -> None:
 
 
 def test_sglangs_router_meets_prefill_and_decode_pods_one_by_one_and_can_retry_there() -> None:
-    router = RouterSpec(
-        type=RouterType.SGLANG_ROUTER,
-        image="lmsysorg/sgl-model-gateway:v0.3.2",
-        service_account_name="finder",
-        busy_retry_timeout="3s",
-    )
-    args = list(router_command("chat", "serving", before_sglang(VLLM, router)).args)
+    router = NATIVE | {"serviceAccountName": "finder", "busyRetryTimeout": "3s"}
+    apart = {name: part for name, part in SGLANG.items() if name != "mixed"} | {"prefill": {}, "decode": {}}
+    args = list(router_command("chat", "serving", parse_spec(apart | {"router": router})).args)
     assert "--pd-disaggregation" in args
     assert values(args, "--prefill-selector") == ["prefleet.dev/fleet=chat", "prefleet.dev/role=prefill"]
     assert values(args, "--retry-max-retries") == ["6"]
@@ -207,6 +198,21 @@ def test_an_overlay_that_changes_what_the_operator_needs_is_refused(overlay: dic
     with pytest.raises(InvalidSpecError) as refusal:
         render(with_router(VLLM, podTemplate=overlay))
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "warned"),
+    [
+        pytest.param(with_router(VLLM), True, id="by Services, before several pods"),
+        pytest.param(with_router(SIMULATOR), False, id="before one pod"),
+        pytest.param(with_router(VLLM, serviceAccountName="finder"), False, id="by watching"),
+        pytest.param(VLLM, False, id="no router"),
+    ],
+)
+def test_a_router_that_cannot_balance_is_warned_of(spec: dict[str, Any], warned: bool) -> None:
+    warnings = router_warnings(parse_spec(spec))
+    assert bool(warnings) is warned
+    assert all("write router.serviceAccountName" in warning for warning in warnings)
 
 
 # Ready.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from pydantic import Field
 
 from prefleet_operator.api.base import DurationText, Model, Text, duration_between, matching, parse_duration
+from prefleet_operator.api.engine_types import EngineType
 from prefleet_operator.api.rule import Rule
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class RouterType(StrEnum):
 
 
 ENGINES_BEHIND: Final = {
-    RouterType.VLLM_ROUTER: ("VLLM", "Simulator"),
-    RouterType.SGLANG_ROUTER: ("SGLang",),
+    RouterType.VLLM_ROUTER: (EngineType.VLLM, EngineType.SIMULATOR),
+    RouterType.SGLANG_ROUTER: (EngineType.SGLANG,),
 }
 """The engine types that each router speaks to."""
 
@@ -133,11 +134,14 @@ def _fits(spec: PrefillPolicySpec) -> bool:
     return spec.router.type is RouterType.NONE or spec.engine.type in ENGINES_BEHIND[spec.router.type]
 
 
+def _pair(router: RouterType, engines: tuple[EngineType, ...]) -> str:
+    """The two as CEL."""
+    types = ", ".join(repr(engine.value) for engine in engines)
+    return f"(self.router.type == '{router.value}' && self.engine.type in [{types}])"
+
+
 _PAIRS: Final = "; ".join(f"{router.value} for {' or '.join(engines)}" for router, engines in ENGINES_BEHIND.items())
-_PAIRS_CEL: Final = " || ".join(
-    f"(self.router.type == '{router.value}' && self.engine.type in [{', '.join(map(repr, engines))}])"
-    for router, engines in ENGINES_BEHIND.items()
-)
+_PAIRS_CEL: Final = " || ".join(_pair(router, engines) for router, engines in ENGINES_BEHIND.items())
 
 ROUTER_RULES: Final = (
     Rule(

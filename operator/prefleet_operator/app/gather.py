@@ -18,7 +18,7 @@ from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_r
 from prefleet_operator.core.observed import Missing, PodView, Reading, RouterView, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.engines import engine_for
-from prefleet_operator.render import live_config_map_name, router_object_name
+from prefleet_operator.render import live_config_map_name, router_object_name, router_warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ def gather(
         },
         refused=refused,
         sources=sources,
-        warnings=engine_for(spec).warnings(spec),
         router=None if router is None else RouterView(router.ready_pods, router.stuck),
+        warnings=(*engine_for(spec).warnings(spec), *router_warnings(spec)),
     )
 
 
@@ -152,9 +152,7 @@ def query(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> Fl
         namespace=policy.namespace,
         name=policy.name,
         pods=tuple(
-            PodTarget(
-                pod.identity.name, pod.role, pod.ip, ports.get(pod.role, port), _is_current(pod, policy, spec)
-            )
+            PodTarget(pod.identity.name, pod.role, pod.ip, ports.get(pod.role, port), _is_current(pod, policy, spec))
             for pod in pods
             if pod.role is not None and pod.ready and not pod.terminating
         ),

@@ -53,12 +53,13 @@ def render_document(document: Any, runtime_image: str) -> list[dict[str, Any]]:
 
 
 def warnings_of(document: Any) -> tuple[str, ...]:
-    """What the engine has to say of one PrefillPolicy document that may run."""
+    """What the engine and the router have to say of one PrefillPolicy document that may run."""
     from prefleet_operator.api import parse_document
     from prefleet_operator.engines import engine_for
+    from prefleet_operator.render import router_warnings
 
     spec = parse_document(document).spec
-    return engine_for(spec).warnings(spec)
+    return (*engine_for(spec).warnings(spec), *router_warnings(spec))
 
 
 def default_runtime_image() -> str:

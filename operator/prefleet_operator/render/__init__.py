@@ -22,6 +22,7 @@ from prefleet_operator.render.names import (
     selector_labels,
 )
 from prefleet_operator.render.policy_files import render_policy_config_map
+from prefleet_operator.render.router_command import router_warnings
 
 __all__ = [
     "FIELD_MANAGER",
@@ -41,5 +42,6 @@ __all__ = [
     "role_labels",
     "role_object_name",
     "router_object_name",
+    "router_warnings",
     "selector_labels",
 ]

@@ -65,6 +65,18 @@ def router_command(fleet: str, namespace: str, spec: PrefillPolicySpec) -> Route
     )
 
 
+def router_warnings(spec: PrefillPolicySpec) -> tuple[str, ...]:
+    """What a user of several pods should know of a router that reaches them by Services."""
+    several = any(role.replicas > 1 for role in spec.roles().values())
+    if spec.router.type is RouterType.NONE or _discovers(spec) or not several:
+        return ()
+    return (
+        "The router reaches pods by the Services of the roles, which choose a pod once for each connection: pods are "
+        "not loaded evenly, and one that joins gets no requests until connections are made anew; write "
+        "router.serviceAccountName for it to balance between the pods.",
+    )
+
+
 def retry_arguments(timeout_s: float) -> tuple[str, ...]:
     """No second try for 0, else as many as pauses fit into the timeout, at least one."""
     if timeout_s <= 0:
