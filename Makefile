@@ -98,6 +98,7 @@ LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no
 lock: setup
 	$(LOCK) pyproject.toml --group dev --extra operator --extra replay --no-emit-package prefleet -o requirements/dev.txt
 	$(LOCK) requirements/vllm.in --overrides requirements/vllm-overrides.txt -o requirements/vllm.txt
+	$(LOCK) --no-deps requirements/sglang.in -o requirements/sglang.txt
 
 clean:
 	rm -rf $(VENV) build

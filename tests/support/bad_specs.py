@@ -39,7 +39,7 @@ class BadSpec:
         document = copy.deepcopy(GOOD)
         document["metadata"] |= metadata
         for path, value in self.change.items():
-            _set(document, path.split("."), value)
+            _set(document, path.split("."), copy.deepcopy(value))
         return document
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from prefleet_operator.api import parse_spec
+from prefleet_operator.core.native_policy import FleetPolicy
 from prefleet_operator.render import InstallationDefaults, PolicyObject, render_fleet
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 
@@ -21,18 +22,18 @@ VLLM_MIXED: dict[str, Any] = {"model": VLLM["model"], "engine": VLLM["engine"], 
 SIMULATOR: dict[str, Any] = {"model": {"servedName": "chat"}, "engine": {"type": "Simulator"}, "mixed": {}}
 
 
-def render(spec: dict[str, Any], policy: RuntimePolicy = FCFS, defaults: InstallationDefaults = DEFAULTS) -> Any:
+def render(spec: dict[str, Any], policy: FleetPolicy = FCFS, defaults: InstallationDefaults = DEFAULTS) -> Any:
     """The fleet's objects by kind and name."""
     rendered = render_fleet(POLICY, parse_spec(spec), policy, defaults)
     return {f"{item['kind']}/{item['metadata']['name']}": item for item in rendered}
 
 
-def template(spec: dict[str, Any], role: str) -> Any:
-    return render(spec)[f"Deployment/chat-{role}"]["spec"]["template"]
+def template(spec: dict[str, Any], role: str, policy: FleetPolicy = FCFS) -> Any:
+    return render(spec, policy)[f"Deployment/chat-{role}"]["spec"]["template"]
 
 
-def engine(spec: dict[str, Any], role: str) -> Any:
-    return template(spec, role)["spec"]["containers"][0]
+def engine(spec: dict[str, Any], role: str, policy: FleetPolicy = FCFS) -> Any:
+    return template(spec, role, policy)["spec"]["containers"][0]
 
 
 def option(args: list[str], name: str) -> str:

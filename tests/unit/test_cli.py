@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prefleet_operator.api import EngineType
 from prefleet_operator.cli.commands import app
 from prefleet_operator.cli.crd import generated_files
 from typer.testing import CliRunner
 
-from tests.support.bad_specs import GOOD
+from tests.support.bad_specs import GOOD, engine_document
 
 ROOT = Path(__file__).parents[2]
 run = CliRunner().invoke
@@ -31,6 +32,15 @@ def test_render_reads_standard_input(tmp_path: Path) -> None:
     result = run(app, ["render", "-f", "-", "--runtime-image", "mine:1"], input=yaml.safe_dump(GOOD))
     assert result.exit_code == 0
     assert "image: mine:1" in result.stdout
+
+
+@pytest.mark.parametrize("kind", list(EngineType))
+def test_render_prints_offline_what_each_engine_would_be_given(tmp_path: Path, kind: EngineType) -> None:
+    result = run(app, ["render", "-f", write(tmp_path, yaml.safe_dump(engine_document(kind.value)))])
+    assert result.exit_code == 0
+    deployments = [each for each in yaml.safe_load_all(result.stdout) if each["kind"] == "Deployment"]
+    assert all(each["spec"]["template"]["spec"]["containers"][0]["image"] for each in deployments)
+    assert result.stderr.startswith("warning: SGLang silently runs HRRN") is (kind is EngineType.SGLANG)
 
 
 BAD_FILES = (

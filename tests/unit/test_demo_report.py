@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prefleet_operator.api import SchedulingPolicy
+from prefleet_operator.api import CAPABILITIES, EngineType, SchedulingPolicy
 from rich.console import Console
 
 from tests.support.demo.__main__ import _parser
@@ -85,7 +85,7 @@ def test_the_picture_is_drawn(summary: Summary, tmp_path: Path) -> None:
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("policy", SchedulingPolicy)
+@pytest.mark.parametrize("policy", CAPABILITIES[EngineType.SIMULATOR].policies)
 def test_every_policy_can_be_asked_for_and_is_edited_into_another_generation(policy: SchedulingPolicy) -> None:
     assert SchedulingPolicy(_parser().parse_args(["--policy", policy.value]).policy) is policy
     shown, edited = simulator().shown(policy), simulator().edited(policy)

@@ -19,7 +19,8 @@ from tests.support.tiny_model import write_tiny_model
 from tests.support.vllm_env import ensure_vllm_env
 from tests.support.vllm_server import VllmServer, launch, running
 
-collect_ignore = ["inproc"]  # imports vllm: test_scheduler.py runs it inside the vLLM environment
+# They import vllm and sglang: test_scheduler.py and test_sglang.py run them inside the vLLM environment.
+collect_ignore = ["inproc", "sglang"]
 
 WAIT_TIMEOUT_S = 30
 POLL_S = 0.02

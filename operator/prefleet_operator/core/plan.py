@@ -30,7 +30,7 @@ from prefleet_operator.api import (
     Role,
     format_duration,
 )
-from prefleet_operator.core.native_policy import FleetPolicy, as_run
+from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Stale
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restart_budget import within_budget
@@ -146,10 +146,16 @@ def describe_effective(policy: FleetPolicy) -> EffectiveStatus:
 
 
 def _next_policy(situation: Situation, wanted: FleetPolicy) -> FleetPolicy:
-    """`wanted` under the highest generation known if the ConfigMap says just that, else under the next one."""
+    """`wanted` under the highest generation known if the ConfigMap says just that, else under the next one.
+
+    The ConfigMap of an engine that is told at its start is read by no pod. Where it is gone or spoilt, and the status
+    knows that nothing else is wanted, the generation stays: the next one would replace every pod for nothing.
+    """
     live, effective = situation.live, situation.status.effective
     known = max(0 if live is None else live.generation, 0 if effective is None else effective.generation)
     unchanged = live is not None and live.policy == _numbered(wanted, known)
+    if isinstance(wanted, NativePolicy) and situation.status.observed_generation == situation.generation:
+        unchanged = unchanged or describe_effective(_numbered(wanted, known)) == effective
     return _numbered(wanted, known if unchanged else known + 1)
 
 

@@ -107,15 +107,22 @@ class TuningDecision:
 
     @property
     def leading(self) -> Finding:
-        """What the Tuned condition names: the threshold's finding, or the wait's if only it is unsettled."""
+        """What the Tuned condition names: what the restart budget holds, the threshold's finding, or the wait's if only
+        it is unsettled."""
         threshold, wait = self.threshold_finding, self.wait_finding
-        wait_matters = self.advised_policy.has_threshold and not wait.settled
-        return wait if threshold.settled and wait_matters else threshold
+        for finding in (threshold, wait):
+            if finding.reason is Reason.RESTART_BUDGET_SPENT:
+                return finding
+        return wait if threshold.settled and self._wait_is_open else threshold
 
     @property
     def settled(self) -> bool:
         """Whether all that runs rests on evidence or on a pin: what the Tuned condition says."""
-        return self.leading.settled
+        return self.threshold_finding.settled and not self._wait_is_open
+
+    @property
+    def _wait_is_open(self) -> bool:
+        return self.advised_policy.has_threshold and not self.wait_finding.settled
 
 
 SETTLED_REASONS = frozenset(

@@ -2,7 +2,7 @@
 
 How it is told. By --schedule-policy at the start. It runs `hrrn` as `fcfs`, without a word, while more than 128
 requests wait and whenever the radix cache is off: the first is a warning, the second is refused. Its HRRN counts
-uncached tokens.
+uncached tokens. `shortest-prefill-first`, which it calls experimental, does not start without the radix cache.
 
 Prefill and decode know each other through a router that tells both of a pair of pods (SGLang's own router does);
 decode pods stay first come, first served. How they hand over is left to the engine (--disaggregation-transfer-backend
@@ -80,10 +80,10 @@ class SGLang:
 
 def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
     policy = SchedulingPolicy.FCFS if pod.role is Role.DECODE else pod.native.policy
-    if policy is SchedulingPolicy.HRRN and has_flag(pod.args, "--disable-radix-cache"):
+    if policy is not SchedulingPolicy.FCFS and has_flag(pod.args, "--disable-radix-cache"):
         raise InvalidSpecError(
-            f"spec.{pod.role.value}.args: remove --disable-radix-cache, or write scheduling.policy FCFS or "
-            "ShortestPrefillFirst: without the radix cache SGLang silently runs HRRN as FCFS"
+            f"spec.{pod.role.value}.args: remove --disable-radix-cache or write scheduling.policy FCFS: without the "
+            "radix cache SGLang silently runs HRRN as FCFS, and does not start with ShortestPrefillFirst"
         )
     return (
         *pod.args,

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from prefleet_operator.api import SchedulingPolicy
+from prefleet_operator.api import CAPABILITIES, EngineType, SchedulingPolicy
 from rich.console import Console
 
 from tests.support.binaries import ToolMissing, ensure
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--engine", choices=("simulator", "vllm"), default="simulator")
-    policies = [policy.value for policy in SchedulingPolicy]
+    policies = [policy.value for policy in CAPABILITIES[EngineType.SIMULATOR].policies]
     default = SchedulingPolicy.SHORT_REQUEST_FIRST.value
     parser.add_argument("--policy", choices=policies, default=default, help="what runs after FCFS, beside it")
     parser.add_argument("--trace", type=Path, help="an Azure LLM inference CSV or a Mooncake JSONL to replay")
