@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.binaries import TOOLS, ensure
+from tests.support.installation import Helm, installed
 from tests.support.plane.plane import ControlPlane
 
 
@@ -20,6 +21,16 @@ def binaries() -> Mapping[str, Path]:
 def plane(binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane"), binaries, audit=True) as plane:
         yield plane
+
+
+@pytest.fixture(scope="module")
+def helm(plane: ControlPlane, binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
+    """The release without an operator pod: its rights are what an `OperatorProcess` runs under."""
+    program = Helm(binaries["helm"], tmp_path_factory.mktemp("helm"), plane.kubeconfig)
+    with installed(plane, program, {"replicas": 0}):
+        # One that was there before the CRD would not collect what policies own for a minute.
+        plane.restart_controller_manager()
+        yield program
 
 
 @pytest.fixture

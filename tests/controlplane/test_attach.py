@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.controlplane.test_operator import forbidden, requests
-from tests.support.installation import RELEASE, Fleet, Helm, OperatorProcess, installed
+from tests.support.installation import RELEASE, Fleet, Helm, OperatorProcess
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.processes import direct_opener
@@ -63,14 +63,6 @@ def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     handle = start_agent(plane, tmp_path_factory.mktemp("agent"), name="attach", default_image=Path(sys.prefix))
     yield
     handle.leave()
-
-
-@pytest.fixture(scope="module")
-def helm(plane: ControlPlane, binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
-    program = Helm(binaries["helm"], tmp_path_factory.mktemp("helm"), plane.kubeconfig)
-    with installed(plane, program, {"replicas": 0}):
-        plane.restart_controller_manager()
-        yield program
 
 
 @pytest.fixture(scope="module")

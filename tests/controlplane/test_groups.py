@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.installation import Fleet, Helm, OperatorProcess, installed
+from tests.support.installation import Fleet, Helm, OperatorProcess
 from tests.support.leader_worker_set import served
 from tests.support.plane.plane import ControlPlane
 from tests.support.waiting import eventually
@@ -24,13 +24,6 @@ VLLM: Json = {"engine": {"type": "VLLM", "version": "0.33.0"}}
 GROUPS: Json = VLLM | {"mixed": {"replicas": 1, "nodesPerReplica": 2}}
 NOTICE_S = 30
 """The operator asks every 10 seconds whether the kind is served."""
-
-
-@pytest.fixture(scope="module")
-def helm(plane: ControlPlane, binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
-    program = Helm(binaries["helm"], tmp_path_factory.mktemp("helm"), plane.kubeconfig)
-    with installed(plane, program, {"replicas": 0}):
-        yield program
 
 
 @pytest.fixture

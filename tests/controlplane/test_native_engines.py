@@ -6,14 +6,14 @@ The pods run a stand-in (tests/support/native_image.py) that tells how it was st
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.installation import Fleet, Helm, OperatorProcess, installed
+from tests.support.installation import Fleet, Helm, OperatorProcess
 from tests.support.native_image import MINDIE_HOME, make_native_image
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
@@ -41,14 +41,9 @@ def agent(plane: ControlPlane, image: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module", autouse=True)
-def operator(
-    plane: ControlPlane, binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    helm = Helm(binaries["helm"], tmp_path_factory.mktemp("helm"), plane.kubeconfig)
-    with installed(plane, helm, {"replicas": 0}):
-        plane.restart_controller_manager()
-        with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as process:
-            yield process.start()
+def operator(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as process:
+        yield process.start()
 
 
 @pytest.fixture

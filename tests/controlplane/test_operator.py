@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from tests.support.installation import (
     Fleet,
     Helm,
     OperatorProcess,
-    installed,
     only_child,
 )
 from tests.support.plane.plane import ControlPlane
@@ -39,15 +38,6 @@ CHILDREN = {
     "service/chat-prefill",
     "service/chat-decode",
 }
-
-
-@pytest.fixture(scope="module")
-def helm(plane: ControlPlane, binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
-    """The release without an operator pod: its rights are what these tests run under."""
-    program = Helm(binaries["helm"], tmp_path_factory.mktemp("helm"), plane.kubeconfig)
-    with installed(plane, program, {"replicas": 0}):
-        plane.restart_controller_manager()
-        yield program
 
 
 @pytest.fixture

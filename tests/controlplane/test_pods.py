@@ -4,7 +4,7 @@ any name. Pods stay pending; the test plays the kubelet where one must be ready.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from prefleet_operator.cli.render import render_document
 
 from tests.golden.cases import render_case
 from tests.support.bad_specs import GOOD as BASE
-from tests.support.installation import Fleet, Helm, OperatorProcess, installed
+from tests.support.installation import Fleet, Helm, OperatorProcess
 from tests.support.plane.plane import ControlPlane, KubectlFailed
 from tests.support.pod_templates import EXAMPLES, RESOURCES, PodTemplateExample
 from tests.support.waiting import eventually
@@ -61,14 +61,6 @@ def test_it_refuses_engines_that_run_as_their_image_says(plane: ControlPlane, re
     (template,) = templates(render_case("vllm-mixed"))
     with pytest.raises(KubectlFailed, match=r'violates PodSecurity "restricted:latest".*runAsNonRoot'):
         admit(plane, restricted, template)
-
-
-@pytest.fixture(scope="module")
-def helm(plane: ControlPlane, binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
-    program = Helm(binaries["helm"], tmp_path_factory.mktemp("helm"), plane.kubeconfig)
-    with installed(plane, program, {"replicas": 0}):
-        plane.restart_controller_manager()
-        yield program
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.installation import Fleet, Helm, OperatorProcess, installed
+from tests.support.installation import Fleet, Helm, OperatorProcess
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.processes import direct_opener
@@ -65,17 +65,12 @@ def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def fleet(
-    plane: ControlPlane, binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
-    helm = Helm(binaries["helm"], tmp_path_factory.mktemp("helm"), plane.kubeconfig)
-    with installed(plane, helm, {"replicas": 0}):
-        plane.restart_controller_manager()
-        plane.create_namespace(NAMESPACE)
-        with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as operator:
-            operator.start()
-            yield Fleet(plane, NAMESPACE)
-        plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+def fleet(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    plane.create_namespace(NAMESPACE)
+    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as operator:
+        operator.start()
+        yield Fleet(plane, NAMESPACE)
+    plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 def apply(fleet: Fleet, prefill: int = 2, **router: Any) -> None:

@@ -24,6 +24,12 @@ EXPORTER_PORT: Final = DEFAULT_EXPORTER_PORT
 POLICY_FOLDER: Final = "/etc/prefleet/policy"
 RUNTIME_FOLDER: Final = "/opt/prefleet/runtime"
 
+MODEL_START_S: Final = 2400
+"""Large models take half an hour to load from slow storage."""
+
+DRAIN_S: Final = 300
+"""What the running requests of a large model may take to end."""
+
 Object = dict[str, Any]
 
 
@@ -70,9 +76,9 @@ class EngineContainer:
     command: tuple[str, ...]
     args: tuple[str, ...]
     ports: tuple[tuple[str, int], ...]
-    startup_period_s: int
-    startup_limit_s: int
-    drain_s: int
+    startup_period_s: int = 5
+    startup_limit_s: int = MODEL_START_S
+    drain_s: int = DRAIN_S
     env: tuple[Object, ...] = ()
     volumes: tuple[Object, ...] = ()
     mounts: tuple[Object, ...] = ()

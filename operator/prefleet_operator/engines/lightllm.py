@@ -18,9 +18,6 @@ from prefleet_operator.engines import model_files
 from prefleet_operator.engines.base import HTTP_PORT, EngineContainer, PodRequest
 from prefleet_operator.engines.user_arguments import option_value
 
-_STARTUP_PERIOD_S = 5
-_STARTUP_LIMIT_S = 2400
-_DRAIN_S = 300
 _BATCH_MAX_TOKENS = 16384
 _STRATEGIES: Final = {
     SchedulingPolicy.FCFS: "default",
@@ -68,9 +65,6 @@ class LightLLM:
                 *("--prefill_queue_strategy", _STRATEGIES[pod.native.policy]),
             ),
             ports=(("http", HTTP_PORT),),
-            startup_period_s=_STARTUP_PERIOD_S,
-            startup_limit_s=_STARTUP_LIMIT_S,
-            drain_s=_DRAIN_S,
             volumes=model_files.volumes(source),
             mounts=model_files.mounts(source),
             reads_policy=False,

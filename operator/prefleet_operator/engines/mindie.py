@@ -33,9 +33,6 @@ MANAGEMENT_PORT: Final = 1026
 METRICS_PORT: Final = 1027
 CONFIG_FILE: Final = "/tmp/prefleet-mindie-config.json"
 
-_STARTUP_PERIOD_S = 5
-_STARTUP_LIMIT_S = 2400
-_DRAIN_S = 300
 _MAX_PREFILL_BATCH = 50
 
 _MERGE: Final = """\
@@ -113,9 +110,6 @@ class MindIE:
             command=("bash", "-c", _START, "mindie", _MERGE),
             args=(*_users_parts(pod, own), json.dumps(own, sort_keys=True)),
             ports=(("http", HTTP_PORT), ("management", MANAGEMENT_PORT), ("metrics", METRICS_PORT)),
-            startup_period_s=_STARTUP_PERIOD_S,
-            startup_limit_s=_STARTUP_LIMIT_S,
-            drain_s=_DRAIN_S,
             env=(
                 env_value("MIES_CONFIG_JSON_PATH", CONFIG_FILE),
                 env_field("MIES_CONTAINER_IP", "status.podIP"),

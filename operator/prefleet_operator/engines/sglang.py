@@ -27,9 +27,6 @@ BOOTSTRAP_PORT: Final = 8998
 HRRN_LIMIT: Final = 128
 """Waiting requests above which SGLang orders by arrival."""
 
-_STARTUP_PERIOD_S = 5
-_STARTUP_LIMIT_S = 2400
-_DRAIN_S = 300
 _POLICIES: Final = {
     SchedulingPolicy.FCFS: "fcfs",
     SchedulingPolicy.HRRN: "hrrn",
@@ -68,9 +65,6 @@ class SGLang:
             command=("python3", "-m", "sglang.launch_server"),
             args=_arguments(pod, source),
             ports=(("http", HTTP_PORT), *((("bootstrap", BOOTSTRAP_PORT),) if pod.role is Role.PREFILL else ())),
-            startup_period_s=_STARTUP_PERIOD_S,
-            startup_limit_s=_STARTUP_LIMIT_S,
-            drain_s=_DRAIN_S,
             env=model_files.hub_env(source),
             volumes=model_files.volumes(source),
             mounts=model_files.mounts(source),

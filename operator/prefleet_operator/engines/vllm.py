@@ -35,6 +35,7 @@ from prefleet_operator.api import (
 from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.engines import model_files
 from prefleet_operator.engines.base import (
+    DRAIN_S,
     EXPORTER_PORT,
     HTTP_PORT,
     EngineContainer,
@@ -48,9 +49,6 @@ from prefleet_operator.engines.user_arguments import split_additional_config
 
 NIXL_PORT: Final = 5600
 
-_STARTUP_PERIOD_S = 5
-_STARTUP_LIMIT_S = 2400
-_DRAIN_S = 300
 _SCHEDULER = "prefleet_runtime.vllm.scheduler.make_scheduler"
 _KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
@@ -72,9 +70,6 @@ class VLLM:
             command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
             args=_arguments(pod, source),
             ports=(("http", HTTP_PORT), ("prefleet", EXPORTER_PORT), *_nixl_ports(pod.role)),
-            startup_period_s=_STARTUP_PERIOD_S,
-            startup_limit_s=_STARTUP_LIMIT_S,
-            drain_s=_DRAIN_S,
             env=(*model_files.hub_env(source), *_nixl_env(pod.role)),
             volumes=model_files.volumes(source),
             mounts=model_files.mounts(source),
@@ -142,7 +137,7 @@ def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
         *_model_arguments(pod, source),
         *("--host", "0.0.0.0"),
         *("--port", str(HTTP_PORT)),
-        *("--shutdown-timeout", str(_DRAIN_S)),
+        *("--shutdown-timeout", str(DRAIN_S)),
         *("--scheduler-cls", _SCHEDULER),
         *(MERGED_ARGUMENT, json.dumps(additional, sort_keys=True)),
         *_kv_arguments(pod.role),

@@ -28,12 +28,9 @@ from prefleet_operator.api import (
 from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.native_policy import NativePolicy
 from prefleet_operator.engines import model_files
-from prefleet_operator.engines.base import HTTP_PORT, EngineContainer, PodRequest
+from prefleet_operator.engines.base import DRAIN_S, HTTP_PORT, EngineContainer, PodRequest
 from prefleet_operator.engines.user_arguments import has_flag, option_value, split_additional_config
 
-_STARTUP_PERIOD_S = 5
-_STARTUP_LIMIT_S = 2400
-_DRAIN_S = 300
 _KV_PORT: Final = 30000
 _KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 _NESTED: Final = "scheduler_config"
@@ -73,9 +70,6 @@ class VLLMAscend:
             command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
             args=_arguments(pod, source),
             ports=(("http", HTTP_PORT), *((("kv", _KV_PORT),) if pod.role in _KV_ROLES else ())),
-            startup_period_s=_STARTUP_PERIOD_S,
-            startup_limit_s=_STARTUP_LIMIT_S,
-            drain_s=_DRAIN_S,
             env=model_files.hub_env(source),
             volumes=model_files.volumes(source),
             mounts=model_files.mounts(source),
@@ -95,7 +89,7 @@ def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
         *("--served-model-name", pod.spec.model.served_name),
         *("--host", "0.0.0.0"),
         *("--port", str(HTTP_PORT)),
-        *("--shutdown-timeout", str(_DRAIN_S)),
+        *("--shutdown-timeout", str(DRAIN_S)),
         *((MERGED_ARGUMENT, json.dumps(additional, sort_keys=True)) if additional else ()),
         *_kv_arguments(pod),
     )
