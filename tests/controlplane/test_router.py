@@ -158,6 +158,11 @@ def test_with_an_account_it_finds_the_pods_itself_and_follows_their_number(fleet
         return all(60 in lengths for lengths in served(fleet, "prefill").values())
 
     eventually(all_three_prefill, 40)
+    lengths = list(range(100, 112))
+    for length in lengths:
+        complete(fleet, length, stream=length % 2 == 0)
+    eventually(lambda: [n for n in all_served(fleet, "prefill") if n >= 100] == lengths, 20)
+    assert [n for n in all_served(fleet, "decode") if n >= 100] == lengths
     apply(fleet, prefill=1, serviceAccountName=ACCOUNT, args=["--policy", "round_robin"])
     eventually(lambda: len(pods(fleet, "prefill")) == 1, 30)
     assert {complete(fleet, 70) for _ in range(6)} == {" 1 2 3 4 5"}
