@@ -45,7 +45,7 @@ class NativeServer(SimulatedServer):
 
     def __init__(self, start: Start, governor: Governor[SimRequest], cost: str) -> None:
         super().__init__(ServedModel(start.model, MAX_LENGTH, start.role), parse_profile(cost), start.limits, governor)
-        self._shows_metrics = start.metrics
+        self._shows_metrics = start.metrics and "metrics" not in start.ports
         if start.flavour != "vllm-ascend":
             engine = self.realtime.engine
             self._registry = CollectorRegistry()
@@ -61,7 +61,8 @@ class NativeServer(SimulatedServer):
         management, metrics = web.Application(), web.Application()
         management.router.add_get("/v2/health/ready", self._health)
         management.router.add_get("/v2/health/live", self._health)
-        metrics.router.add_get("/metrics", self._metrics)
+        if start.metrics:
+            metrics.router.add_get("/metrics", super()._metrics)
         return {"http": main, "management": management, "metrics": metrics}
 
     async def _metrics(self, http: web.Request) -> web.Response:

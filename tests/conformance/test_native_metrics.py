@@ -1,0 +1,154 @@
+"""Both sources read each engine's own metrics alike: a real Prometheus and the pod scrape, on what the stand-ins show.
+
+A stand-in (tests/support/native) takes the arguments that the operator renders and serves real requests.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, MetricsSource, PodTarget
+from prefleet_operator.adapters.podscrape import PodScrape
+from prefleet_operator.adapters.prometheus import PrometheusSource
+from prefleet_operator.api import LengthMeasure, Role
+from prefleet_operator.core.histogram import quantile_interval
+from prefleet_operator.core.observed import Missing, Sample
+from prefleet_operator.core.wait_bound import bound_wait
+
+from tests.support.binaries import locate
+from tests.support.native.cases import CASES, MODEL
+from tests.support.native.running import NativeProcess, native_server
+from tests.support.plane.processes import free_ports
+from tests.support.plane.prometheus import Prometheus
+
+SCRAPE_S = 0.25
+WINDOW_S = 60.0
+TIMEOUT_S = 30.0
+SHORT, LONG = 120, 6000
+TURNS = itertools.count()
+ADDRESSES = [f"127.8.{turn}.1" for turn in range(16)]
+
+
+@pytest.fixture(scope="module")
+def ports() -> tuple[int, int, int]:
+    """Of the API, of health and of metrics of every stand-in; each has an address of its own."""
+    http, health, metrics = free_ports(3)
+    return http, health, metrics
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, ports: tuple[int, int, int]) -> Iterator[str]:
+    """A Prometheus that scrapes both ports that metrics may be on, whether or not something answers there yet."""
+    interval = f"{round(SCRAPE_S * 1000)}ms"
+    targets = [
+        {"targets": [f"{ip}:{ports[0]}", f"{ip}:{ports[2]}"], "labels": {"namespace": "ns", "pod": f"pod-{turn}.a"}}
+        for turn, ip in enumerate(ADDRESSES)
+    ]
+    config = {
+        "global": {"scrape_interval": interval, "scrape_timeout": interval},
+        "scrape_configs": [{"job_name": "pods", "static_configs": targets}],
+    }
+    with Prometheus(tmp_path_factory.mktemp("prometheus"), locate("prometheus"), config) as prometheus:
+        yield prometheus.url
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One pod of one engine, and the source that reads it."""
+
+    kind: str
+    server: NativeProcess
+    source: MetricsSource
+    query: FleetQuery
+
+    async def read(self) -> FleetReading:
+        return (await self.source.read([self.query], time.time()))[self.query.key]
+
+    async def read_until(self, holds: Callable[[FleetReading], bool]) -> FleetReading:
+        """Read on, as the fleet loop does."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not holds(reading := await self.read()):
+            assert time.monotonic() < deadline, f"not in {TIMEOUT_S:.0f} s; the last reading was {reading}"
+            await asyncio.sleep(SCRAPE_S)
+        return reading
+
+    async def serve(self, *lengths: int) -> None:
+        """Have it answer prompts of these lengths, all at once."""
+        async with aiohttp.ClientSession() as session:
+
+            async def ask(length: int) -> None:
+                body = {"model": MODEL, "prompt": [1] * length, "max_tokens": 2}
+                async with session.post(f"{self.server.url}/v1/completions", json=body) as answer:
+                    assert answer.status == 200, await answer.text()
+
+            await asyncio.gather(*(ask(length) for length in lengths))
+
+
+@pytest.fixture(params=CASES)
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(params=["prometheus", "podscrape"])
+async def watched(
+    request: pytest.FixtureRequest, kind: str, ports: tuple[int, int, int], tmp_path: Path
+) -> AsyncIterator[Watched]:
+    source: MetricsSource = PodScrape(timeout_s=1.0)
+    if request.param == "prometheus":
+        source = PrometheusSource("main", request.getfixturevalue("url"), stale_after_s=3.0)
+    case, turn = CASES[kind], next(TURNS)
+    with ExitStack() as stack:
+        address = ADDRESSES[turn]
+        server = stack.enter_context(native_server(tmp_path, case.spec, case.policy, address, ports))
+        target = PodTarget(f"pod-{turn}.a", Role.MIXED, address, server.metrics_port)
+        query = FleetQuery("ns", "chat", (target,), WINDOW_S, LengthMeasure.PROMPT, case.metrics)
+        yield Watched(kind, server, source, query)
+    await source.close()
+
+
+def total(reading: FleetReading) -> float:
+    lengths = reading.metrics.lengths
+    return lengths.value.total if isinstance(lengths, Sample) else -1.0
+
+
+async def test_lengths_and_waits_of_an_engine_of_its_own(watched: Watched) -> None:
+    # The first request makes the histograms that do not exist before it, as an engine's warm-up does.
+    await watched.serve(SHORT)
+    await watched.read_until(lambda reading: total(reading) >= 0)
+    lengths = [SHORT] * 150 + [LONG] * 80
+    await watched.serve(*lengths)
+    # `increase` extrapolates by up to a scrape interval at each end of what it saw.
+    reading = await watched.read_until(lambda reading: total(reading) == pytest.approx(230, rel=0.15))
+    metrics = reading.metrics
+    assert reading.generations == {}
+    assert isinstance(metrics.lengths, Sample)
+    p70 = quantile_interval(metrics.lengths.value, 0.7)
+    assert p70.low < LONG <= p70.high
+    for unshown in (metrics.long_waits, metrics.oldest_long_wait_s, metrics.promotions, metrics.degradations):
+        assert isinstance(unshown, Missing)
+        assert unshown.reason.startswith("the engine ")
+    if not CASES[watched.kind].measures_waits:
+        assert metrics.waits == Missing("the engine does not measure how long requests wait in its queue")
+        return
+    assert isinstance(metrics.waits, Sample)
+    assert metrics.waits.value.total == pytest.approx(230, rel=0.15)
+    bound = bound_wait(metrics.waits.value, metrics.lengths.value, threshold=900, q=0.9)
+    assert bound is not None or watched.kind == "LightLLM"  # whose first bucket of lengths ends beyond 900
+    # 80 longs of 60 ms one after the other, when all have come: most waited, and nobody for half a minute.
+    assert bound is None or 0.3 <= bound.wait_s <= 30
+
+
+async def test_an_engine_that_is_gone_is_no_fresh_sample(watched: Watched) -> None:
+    await watched.serve(SHORT)
+    await watched.read_until(lambda reading: total(reading) >= 0)
+    watched.server.process.kill()
+    reading = await watched.read_until(lambda reading: total(reading) < 0)
+    assert not isinstance(reading.metrics.lengths, Sample)
+    assert not isinstance(reading.metrics.waits, Sample)
