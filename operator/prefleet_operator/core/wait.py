@@ -125,7 +125,8 @@ def _approach(goal: _Goal, spec: PrefillPolicySpec, memory: TunerMemory, now: fl
         told = f"{goal.told}; promotion begins at {_s(limit_s)}"
         outcome = _set(memory, limit_s, now, settled or Reason.WAIT_FROM_LONG_WAITS, told)
     elif abs(limit_s - present) <= HYSTERESIS * present:
-        told = f"{goal.told}; the limit {_s(present)} is within 25% of {_s(limit_s)} and holds"
+        near = "" if limit_s == present else f" is within 25% of {_s(limit_s)} and"
+        told = f"{goal.told}; the limit {_s(present)}{near} holds"
         outcome = _hold(memory, settled or Reason.WITHIN_HYSTERESIS, told, suffix="")
     elif cools_down(memory.wait_moved_at_s, spec, now):
         until = format_time((memory.wait_moved_at_s or 0) + spec.tuning.cooldown_s)
