@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,9 @@ def rendered(model: Path) -> dict[str, Any]:
 
 
 def command(container: dict[str, Any], python: Path, replaced: dict[str, str]) -> list[str]:
-    """The container's command, with what depends on the place replaced: a repeated option's last value counts."""
+    """The container's command, with the values of options replaced that depend on the place."""
     words = [VARIABLES.get(word, word) for word in (*container["command"], *container["args"])]
-    options = [part for name, value in replaced.items() for part in (name, value)]
-    return [str(python), *words[1:], *options]
+    return [str(python), *(replaced.get(option, word) for option, word in pairwise(words))]
 
 
 def start(words: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -68,10 +68,11 @@ def start(words: list[str], log: Path, environment: dict[str, str]) -> subproces
 
 @contextmanager
 def worker(container: dict[str, Any], python: Path, model: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The second node. The CPU build is distributed under a name of its own, and vLLM's command asks for vllm's."""
+    """The second node. The CPU build is distributed under a name of its own, and vLLM's command asks for the version
+    of vllm, by which it also knows that it is one for CPUs."""
     names = folder / "names" / "vllm-0.0.0.dist-info"
     names.mkdir(parents=True)
-    (names / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.0.0\n")
+    (names / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.0.0+cpu\n")
     environment = server_environment(python) | {"PYTHONPATH": str(names.parent)}
     process = start(command(container, python, {"--model": str(model)}), folder / "worker.log", environment)
     try:
