@@ -56,7 +56,7 @@ CANNOT = {
     "vllm-mixed-pinned": NO_GPU,
     "vllm-prefill-decode": NO_GPU,
     "vllm-router": NO_GPU,
-    "vllm-several-nodes": Told("Accepted", "False", "KindNotServed", "LeaderWorkerSet"),
+    "vllm-multi-node": Told("Accepted", "False", "KindNotServed", "LeaderWorkerSet"),
 }
 
 

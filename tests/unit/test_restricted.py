@@ -51,7 +51,7 @@ def test_a_user_without_a_name_gets_a_name_and_a_home_that_it_may_write(pod: Any
     assert env["USER"] == "prefleet"
     (home,) = (mount for mount in engine["volumeMounts"] if mount["mountPath"] == env["HOME"])
     (volume,) = (volume for volume in spec["volumes"] if volume["name"] == home["name"])
-    assert volume == {"name": "home", "emptyDir": {}}
+    assert volume == {"name": "prefleet-home", "emptyDir": {}}
     assert "readOnly" not in home
     assert "readOnlyRootFilesystem" not in engine["securityContext"]
 

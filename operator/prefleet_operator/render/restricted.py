@@ -20,7 +20,7 @@ USER: Final = 2000
 GROUP: Final = 0
 
 _HOME: Final = "/var/lib/prefleet/home"
-_VOLUME: Final = "home"
+_VOLUME: Final = "prefleet-home"
 
 
 def without_root(engine: EngineContainer) -> EngineContainer:
