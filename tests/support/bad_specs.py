@@ -109,6 +109,12 @@ _ENGINE_SPECS = (
             ("MindIE", "HRRN", "scheduling.policy: write FCFS"),
         )
     ),
+    _of(
+        "MindIE",
+        "without root",
+        {"spec.security": {"profile": "Restricted"}},
+        "security.profile: write Baseline: MindIE's files belong to root",
+    ),
     *(
         _of(kind, "a stage that it does not know", {"spec.scheduling.stage": stage}, f"{can}: {kind} knows no other")
         for kind, stage, can in (

@@ -210,6 +210,13 @@ class PrefillPolicySpec(Model):
             ),
         ),
         Rule(
+            "self.security.profile != 'Restricted' || self.engine.type != 'MindIE'",
+            "security.profile: write Baseline: MindIE's files belong to root, so it does not start as another user",
+            lambda spec: (
+                spec.security.profile is not SecurityProfile.RESTRICTED or spec.engine.type is not EngineType.MINDIE
+            ),
+        ),
+        Rule(
             f"self.engine.type == 'VLLM' || !({_SEVERAL_NODES})",
             "nodesPerReplica: leave it at 1: of the engines only type VLLM serves one model from several nodes",
             _one_node_unless_vllm,
