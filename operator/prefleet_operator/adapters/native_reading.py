@@ -107,7 +107,11 @@ def _buckets(bases: Sequence[str]) -> tuple[str, ...]:
 
 
 def _first(series: Series, names: Sequence[str]) -> HistogramSnapshot | None:
-    """The histogram under the first of the names that the pod shows with a bound."""
-    shown = {name for name, bound in series if isinstance(bound, float) and math.isfinite(bound)}
+    """The histogram under the first of the names that the pod shows with a bound.
+
+    Bounds of 0 and below are left out, so that their bucket is part of the next: nothing there has a logarithm.
+    """
+    positive = {key: value for key, value in series.items() if isinstance(key[1], float) and key[1] > 0}
+    shown = {name for name, bound in positive if isinstance(bound, float) and math.isfinite(bound)}
     name = next((name for name in names if name in shown), None)
-    return None if name is None else to_histogram(series, name)
+    return None if name is None else to_histogram(positive, name)

@@ -78,6 +78,13 @@ def shares_below(histogram: HistogramSnapshot, threshold: float) -> Shares:
     return Shares(requests_below / requests, min(1.0, work_below / work))
 
 
+def share_span(histogram: HistogramSnapshot, threshold: float) -> tuple[float, float]:
+    """The least and the greatest share of observations that may lie at or below `threshold`, by the buckets alone."""
+    least = sum(count for _, upper, count in buckets(histogram) if upper <= threshold)
+    most = sum(count for lower, _, count in buckets(histogram) if lower < threshold)
+    return least / histogram.total, most / histogram.total
+
+
 def count_above(histogram: HistogramSnapshot, value: float) -> float:
     """Observations that are surely above `value`: those of buckets that begin at or above it."""
     return sum(count for lower, _, count in buckets(histogram) if lower >= value)

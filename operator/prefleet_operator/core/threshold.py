@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, TuningMode
-from prefleet_operator.core.histogram import QuantileInterval, Shares, quantile_interval, shares_below
+from prefleet_operator.core.histogram import QuantileInterval, Shares, quantile_interval, share_span, shares_below
 from prefleet_operator.core.observed import HistogramSnapshot, Missing, Reading, Sample, Stale
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.rehearsal import THRESHOLDS, ReplayScore, cheapest, price, search, span_of, spread
@@ -42,6 +42,8 @@ GUARD_RETURN = 0.70
 VALLEY_COST_LIMIT = 1.4
 """Two clear kinds cost up to 1.3 times the band's best at 60% longs; the valley of a trace that is none, 1.5."""
 MAX_STEP = 2
+COARSE_SHARE = 0.1
+"""A bucket that holds more of the requests than this leaves the share of shorts inside it open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +256,12 @@ def _guard(
 
 
 def _describe_split(study: LengthStudy, threshold: int) -> str:
+    """What is short under a threshold; inside a coarse bucket that is a guess, and said to be one."""
     shares = study.shares(threshold)
     cost = shares.cost(LOAD)
-    told = f"{shares.p:.0%} of requests with {shares.w:.0%} of work are short, r={cost:.2f}"
+    least, most = share_span(study.lengths, threshold)
+    guessed = f" (a guess inside a bucket: {least:.0%} to {most:.0%})" if most - least > COARSE_SHARE else ""
+    told = f"{shares.p:.0%} of requests{guessed} with {shares.w:.0%} of work are short, r={cost:.2f}"
     return told if cost <= GUARD else f"{told} above {GUARD}: lengths show no spread worth splitting"
 
 

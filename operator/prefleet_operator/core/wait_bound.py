@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from prefleet_operator.api import EngineType
-from prefleet_operator.core.histogram import buckets
+from prefleet_operator.core.histogram import buckets, share_span
 from prefleet_operator.core.observed import HistogramSnapshot
 from prefleet_operator.core.survival import samples_needed
 
@@ -60,7 +60,7 @@ def bound_wait(waits: HistogramSnapshot, lengths: HistogramSnapshot, threshold: 
 
 def most_short(lengths: HistogramSnapshot, threshold: int) -> float:
     """The greatest share of requests that may be of `threshold` tokens or fewer."""
-    return sum(count for lower, _, count in buckets(lengths) if lower < threshold) / lengths.total
+    return share_span(lengths, threshold)[1]
 
 
 def _upper_edge(waits: HistogramSnapshot, q: float) -> float:
