@@ -1,6 +1,6 @@
 """Engines that are told at their start, on the real API server: what a change replaces, and what is said of it.
 
-The pods run a stand-in (tests/support/native_image.py) that tells how it was started.
+The pods run the stand-ins of tests/support/native, which take each engine's own arguments.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from tests.support.installation import Fleet, Helm, OperatorProcess, installed
-from tests.support.native_image import MINDIE_HOME, make_native_image
+from tests.support.native.images import make_native_images
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
-from tests.support.plane.processes import direct_opener
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.controlplane
@@ -28,14 +27,10 @@ ROLLED_S = 90
 GENERATION = "prefleet.dev/policy-generation"
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_native_image(tmp_path_factory.mktemp("image"))
-
-
 @pytest.fixture(scope="module", autouse=True)
-def agent(plane: ControlPlane, image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    handle = start_agent(plane, tmp_path_factory.mktemp("agent"), name="natives", images={"*": image})
+def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    images = make_native_images(tmp_path_factory.mktemp("images"))
+    handle = start_agent(plane, tmp_path_factory.mktemp("agent"), name="natives", images=images)
     yield
     handle.leave()
 
@@ -62,7 +57,7 @@ def fleet(plane: ControlPlane, namespace: str) -> Iterator[Fleet]:
 class Case:
     """One engine: the parts of its spec, a change that it is told, and one that does not reach it.
 
-    `told` is what a pod was started with before and after the change, as text within all that it says of its start.
+    `told` is what a pod is started with before and after the change, as text within its arguments.
     """
 
     engine: Json
@@ -111,9 +106,8 @@ def pods(fleet: Fleet) -> list[Json]:
 
 
 def started(pod: Json) -> str:
-    """What the pod says of its start, with JSON within arguments unescaped."""
-    with direct_opener().open(f"http://{pod['status']['podIP']}:8000/started", timeout=5) as answer:
-        return str(answer.read().decode()).replace('\\"', '"')
+    """What the pod's engine was started with."""
+    return " ".join(pod["spec"]["containers"][0]["args"])
 
 
 def await_started(fleet: Fleet, generation: int) -> set[str]:
@@ -131,29 +125,28 @@ def await_started(fleet: Fleet, generation: int) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods(fleet)}
 
 
-def apply(fleet: Fleet, case: Case, spec: Json, image: Path) -> None:
-    model = {"servedName": "chat", "source": {"hostPath": str(image)}}
-    mixed = {"replicas": 2, "env": [{"name": "MIES_INSTALL_PATH", "value": str(image / MINDIE_HOME)}]}
-    fleet.apply(engine=case.engine, model=model, mixed=mixed, **spec)
+def apply(fleet: Fleet, case: Case, spec: Json, folder: Path) -> None:
+    model = {"servedName": "chat", "source": {"hostPath": str(folder)}}
+    fleet.apply(engine=case.engine, model=model, mixed={"replicas": 2}, **spec)
 
 
 @pytest.mark.parametrize("kind", CASES)
 def test_a_change_that_the_engine_is_told_replaces_its_pods_and_no_other_does(
-    fleet: Fleet, image: Path, kind: str
+    fleet: Fleet, tmp_path: Path, kind: str
 ) -> None:
     case = CASES[kind]
-    apply(fleet, case, case.spec, image)
+    apply(fleet, case, case.spec, tmp_path)
     first = await_started(fleet, 1)
     assert all(case.told[0] in started(pod) for pod in pods(fleet))
     assert f"{kind} itself does not report what it runs" in fleet.condition("PolicyActive")["message"]
 
-    apply(fleet, case, case.change, image)
+    apply(fleet, case, case.change, tmp_path)
     second = await_started(fleet, 2)
     assert not first & second
     assert all(case.told[1] in started(pod) for pod in pods(fleet))
     assert [move["reason"] for move in fleet.status()["history"]] == ["FleetCreated", "SpecChanged"]
 
-    apply(fleet, case, case.unconcerned, image)
+    apply(fleet, case, case.unconcerned, tmp_path)
     policy = fleet.get("pp", "chat")
     assert policy is not None
     eventually(lambda: fleet.status()["observedGeneration"] == policy["metadata"]["generation"], 20)
@@ -161,18 +154,18 @@ def test_a_change_that_the_engine_is_told_replaces_its_pods_and_no_other_does(
     assert {pod["metadata"]["uid"] for pod in pods(fleet)} == second
 
 
-def test_a_deleted_config_map_comes_back_and_replaces_no_pod(fleet: Fleet, image: Path) -> None:
+def test_a_deleted_config_map_comes_back_and_replaces_no_pod(fleet: Fleet, tmp_path: Path) -> None:
     case = CASES["SGLang"]
-    apply(fleet, case, case.spec, image)
+    apply(fleet, case, case.spec, tmp_path)
     before = await_started(fleet, 1)
     fleet.plane.kubectl("-n", fleet.namespace, "delete", "configmap", "chat-policy")
     eventually(lambda: fleet.get("configmap", "chat-policy"), 20)
     assert await_started(fleet, 1) == before
 
 
-def test_a_warning_of_the_engine_reaches_condition_and_events(fleet: Fleet, image: Path) -> None:
+def test_a_warning_of_the_engine_reaches_condition_and_events(fleet: Fleet, tmp_path: Path) -> None:
     case = CASES["SGLang"]
-    apply(fleet, case, case.spec, image)
+    apply(fleet, case, case.spec, tmp_path)
     accepted = fleet.await_condition("Accepted", "True")
     assert "silently runs HRRN as FCFS" in accepted["message"]
     events = ["-n", fleet.namespace, "get", "events", "--field-selector", "reason=EngineWarning", "-o", "name"]
