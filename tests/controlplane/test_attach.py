@@ -114,7 +114,8 @@ def untouched(objects: list[Json]) -> list[Json]:
 def standing(fleet: Fleet) -> Json:
     """The status but for what traffic says: a source that was only just asked has seen none yet."""
     status = fleet.status()
-    told = [each for each in status["conditions"] if each["type"] not in ("MetricsAvailable", "Tuned")]
+    of_traffic = ("MetricsAvailable", "Tuned", "CapacityLimited", "Degraded")
+    told = [each for each in status["conditions"] if each["type"] not in of_traffic]
     return {"conditions": told} | {key: status[key] for key in ("effective", "roles", "pods", "history")}
 
 

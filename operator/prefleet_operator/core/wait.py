@@ -179,15 +179,19 @@ def _normal_wait(
         case Stale(at_s=at_s):
             return Finding(None, Reason.METRICS_STALE, f"long waits were last measured at {format_time(at_s)}")
         case Sample(value=waits):
-            share = spec.scheduling.aged_share
-            if running_s > 0 and share > MAX_SHARE:
-                told = (
-                    f"W_normal is unknown: with agedShare {share:g} above {MAX_SHARE:g} promotion shortens long waits"
-                )
-                return Finding(None, Reason.LEARNING_WAITS, told)
+            if running_s > 0 and spec.scheduling.aged_share > MAX_SHARE:
+                return Finding(None, Reason.LEARNING_WAITS, _shortened(spec))
             if lanes:
                 return _estimate(waits, _oldest(metrics.oldest_long_wait_s), spec)
             return _bound(waits, metrics.lengths, threshold, spec)
+
+
+def _shortened(spec: PrefillPolicySpec) -> str:
+    """Why the waits of the window tell nothing of those under strict short-first."""
+    if spec.engine.told_at_start:
+        return f"W_normal is unknown: promotion shortens long waits, and {spec.engine.type.value} bounds it by no share"
+    share = spec.scheduling.aged_share
+    return f"W_normal is unknown: with agedShare {share:g} above {MAX_SHARE:g} promotion shortens long waits"
 
 
 def _estimate(waits: HistogramSnapshot, oldest_s: float, spec: PrefillPolicySpec) -> _Normal | Finding:
