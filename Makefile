@@ -56,13 +56,14 @@ test-fast: setup
 	$(BIN)/python -m pytest tests/unit tests/conformance tests/golden tests/e2e
 
 test-controlplane: tools
-	$(BIN)/python -m pytest tests/controlplane
+	$(BIN)/python -m tests.support.by_file tests/controlplane
 
 test-vllm: vllm-env
 	$(BIN)/python -m pytest tests/vllm
 
 test: lint tools vllm-env
-	$(BIN)/python -m pytest tests --ignore tests/compat
+	$(BIN)/python -m pytest tests --ignore tests/compat --ignore tests/controlplane
+	$(BIN)/python -m tests.support.by_file tests/controlplane
 
 # Each release is built once into the user's cache (about 15 seconds and 50 MB), beside the environment of test-vllm.
 test-compat: vllm-env

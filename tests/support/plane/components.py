@@ -12,12 +12,11 @@ from tests.support.plane.certs import Pair
 
 HOST = "127.0.0.1"
 # The API refuses loopback addresses as endpoints, not as the addresses of Services: pods on loopback reach
-# these.
-SERVICE_RANGE = "127.96.0.0/16"
+# these. Each plane of a machine has a range of its own: its first two octets.
+SERVICE_BASES = tuple(f"127.{second}" for second in range(96, 128))
 SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 API_SERVER_HOSTS = (
     HOST,
-    "127.96.0.1",
     "localhost",
     "kubernetes",
     "kubernetes.default",
@@ -29,11 +28,16 @@ FRONT_PROXY_CLIENT = "front-proxy-client"
 
 @dataclass(frozen=True)
 class Ports:
+    service_base: str
     etcd: int
     etcd_peer: int
     api_server: int
     controller_manager: int
     scheduler: int
+
+    @property
+    def service_range(self) -> str:
+        return f"{self.service_base}.0.0/16"
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def api_server(ports: Ports, credentials: Credentials) -> list[str]:
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
-        f"--service-cluster-ip-range={SERVICE_RANGE}",
+        f"--service-cluster-ip-range={ports.service_range}",
         f"--service-account-issuer={SERVICE_ACCOUNT_ISSUER}",
         f"--service-account-key-file={credentials.service_account_key}",
         f"--service-account-signing-key-file={credentials.service_account_key}",
@@ -118,7 +122,7 @@ def controller_manager(ports: Ports, credentials: Credentials, kubeconfig: Path)
         "--use-service-account-credentials=true",
         f"--root-ca-file={credentials.ca}",
         f"--service-account-private-key-file={credentials.service_account_key}",
-        f"--service-cluster-ip-range={SERVICE_RANGE}",
+        f"--service-cluster-ip-range={ports.service_range}",
         # Its defaults (20 a second) are meant for a control plane that serves many; here they only slow the
         # tests.
         "--kube-api-qps=200",

@@ -9,18 +9,20 @@ Node with credentials from `kubeconfig_for("system:node:NAME", ["system:nodes"])
 kubelet the certificate of KUBELET_CLIENT, and does not check the kubelet's own (as most clusters do not).
 There is no DNS.
 
-The folder keeps the state: a plane started again in it has the same objects and the same authority, on new
-ports.
+The folder keeps the state: a plane started again in it has the same objects, the same authority and the same Service
+addresses, on new ports. Several planes may run on one machine.
 """
 
 import os
 import re
+import socket
 import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.node_agent.addresses import claim
 from tests.support.plane import components
 from tests.support.plane.certs import Authority, Pair, signing_key
 from tests.support.plane.components import HOST, Credentials, Ports
@@ -50,6 +52,7 @@ class ControlPlane:
         self.binaries = binaries
         self.audit_log = folder / "audit.log" if audit else None
         self.processes: dict[str, Process] = {}
+        self._claim: socket.socket | None = None
         self._pki = folder / "pki"
         self._logs = folder / "logs"
         for each in (self._pki, self._logs, folder / "kubeconfigs"):
@@ -62,7 +65,8 @@ class ControlPlane:
 
     def start(self) -> "ControlPlane":
         """Start all four and return when the plane takes pods: some seconds. A failure stops what runs."""
-        self.ports = Ports(*free_ports(5))
+        base, self._claim = self._claim_services()
+        self.ports = Ports(base, *free_ports(5))
         self.server = f"https://{HOST}:{self.ports.api_server}"
         self._credentials = self._issue()
         self._admin = self._authority.issue("admin", "admin", ["system:masters"])
@@ -82,6 +86,9 @@ class ControlPlane:
         for process in reversed(self.processes.values()):
             process.stop()
         self.processes.clear()
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
 
     def restart_controller_manager(self) -> None:
         """Make garbage collection know every kind now: by itself it learns a new CRD in 30 to 60 seconds."""
@@ -132,13 +139,22 @@ class ControlPlane:
 
     # --- the steps of starting
 
+    def _claim_services(self) -> tuple[str, socket.socket]:
+        """A range of Service addresses that no other plane of this machine has; the state names its own."""
+        known = self.folder / "service-base"
+        base, listener = claim([known.read_text()] if known.exists() else components.SERVICE_BASES)
+        known.write_text(base)
+        return base, listener
+
     def _issue(self) -> Credentials:
         front_proxy = Authority.open(self._pki, "front-proxy-ca")
         return Credentials(
             ca=self.ca_file,
             etcd=self._authority.issue("etcd", "etcd", hosts=[HOST]),
             etcd_client=self._authority.issue("etcd-client", "kube-apiserver"),
-            api_server=self._authority.issue("apiserver", "kube-apiserver", hosts=components.API_SERVER_HOSTS),
+            api_server=self._authority.issue(
+                "apiserver", "kube-apiserver", hosts=[*components.API_SERVER_HOSTS, f"{self.ports.service_base}.0.1"]
+            ),
             kubelet_client=self._authority.issue("kubelet-client", KUBELET_CLIENT),
             front_proxy_ca=front_proxy.pair.cert,
             front_proxy_client=front_proxy.issue("front-proxy-client", components.FRONT_PROXY_CLIENT),

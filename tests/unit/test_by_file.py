@@ -1,0 +1,30 @@
+"""Test files beside each other: all are run, what failed is shown, and one failure is a failure of all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def run(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.support.by_file", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_every_file_runs_and_one_failure_counts(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"test_right_{number}.py").write_text("def test_it() -> None:\n    pass\n")
+    assert run(tmp_path).returncode == 0
+    (tmp_path / "test_wrong.py").write_text("def test_it() -> None:\n    assert False, 'this is why'\n")
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.count("passed in") >= 3
+    assert "this is why" in done.stdout
+    assert "test_wrong.py: FAILED" in done.stdout
+
+
+def test_a_folder_without_tests_is_no_success(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert "holds no test files" in done.stderr
