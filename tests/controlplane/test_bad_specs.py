@@ -27,7 +27,7 @@ def resource(plane: ControlPlane) -> Iterator[None]:
     installed = CRD in plane.kubectl("get", "crd", "-o", "name")
     if not installed:
         plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"))
-    plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+    plane.await_established(CRD)
     yield
     if not installed:
         plane.kubectl("delete", "crd", CRD)

@@ -108,13 +108,14 @@ def started(pod: Json) -> str:
 def await_started(fleet: Fleet, generation: int) -> set[str]:
     """Wait until every pod was started with the generation and the policy is active; their uids."""
 
-    def active() -> bool:
-        condition = fleet.condition("PolicyActive")
-        effective = (fleet.status().get("effective") or {}).get("generation")
-        return effective == generation and condition.get("status") == "True"
+    def reason() -> str | None:
+        status = fleet.status()
+        active = (each for each in status.get("conditions") or () if each["type"] == "PolicyActive")
+        condition = next(active, {"status": "Unknown"})
+        effective = (status.get("effective") or {}).get("generation")
+        return condition["reason"] if effective == generation and condition["status"] == "True" else None
 
-    eventually(active, ROLLED_S)
-    assert fleet.condition("PolicyActive")["reason"] == "StartedWithGeneration"
+    assert eventually(reason, ROLLED_S) == "StartedWithGeneration"
     eventually(lambda: len(pods(fleet)) == 2, ROLLED_S)
     assert {pod["metadata"]["annotations"][GENERATION] for pod in pods(fleet)} == {str(generation)}
     return {pod["metadata"]["uid"] for pod in pods(fleet)}

@@ -135,7 +135,7 @@ def test_threshold_and_wait_are_tuned_by_restarts_within_the_budget(fleet: Fleet
         args = await_active(fleet, 2)
         assert '"enabled": true, "long_max_wait_ms": 0, "threshold": 1000' in args
         assert fleet.status()["history"][-1]["reason"] == "Valley"
-        assert fleet.condition("MetricsAvailable")["status"] == "True"
+        fleet.await_condition("MetricsAvailable", "True")
 
         # What the engine shows bounds the long requests' waits, and the budget holds what would follow.
         held = eventually(lambda: tuned(fleet, "longMaxWait").get("reason") == "RestartBudgetSpent", MOVED_S)

@@ -166,7 +166,7 @@ def test_a_rule_of_a_custom_resource_refuses_a_bad_object(plane: ControlPlane, n
         }
 
     apply(plane, SAMPLE_CRD)
-    plane.kubectl("wait", "--for=condition=Established", "crd/samples.test.prefleet.dev", "--timeout=30s")
+    plane.await_established("samples.test.prefleet.dev")
     with pytest.raises(KubectlFailed, match="low must be below high"):
         apply(plane, sample(low=5))
     apply(plane, sample(low=4))
@@ -202,7 +202,7 @@ def test_garbage_collection_knows_a_new_kind_after_a_restart_of_the_controllers(
 ) -> None:
     crd = json.loads(json.dumps(SAMPLE_CRD).replace("sample", "owner").replace("Sample", "Owner"))
     apply(plane, crd)
-    plane.kubectl("wait", "--for=condition=Established", "crd/owners.test.prefleet.dev", "--timeout=30s")
+    plane.await_established("owners.test.prefleet.dev")
     plane.restart_controller_manager()
     owner = {"apiVersion": "test.prefleet.dev/v1", "kind": "Owner", "metadata": {"name": "one"}}
     apply(plane, owner, "-n", namespace)

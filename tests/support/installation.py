@@ -75,7 +75,7 @@ def installed(plane: ControlPlane, helm: Helm, values: Mapping[str, Any]) -> Ite
     """The release, for as long as the context lasts; the CRD outlives it."""
     helm.install(values)
     try:
-        plane.kubectl("wait", "--for=condition=Established", "crd/prefillpolicies.prefleet.dev", "--timeout=30s")
+        plane.await_established("prefillpolicies.prefleet.dev")
         yield
     finally:
         helm.uninstall()

@@ -118,7 +118,7 @@ def served(plane: ControlPlane) -> Iterator[None]:
     """A control plane that serves the kind, for as long as the context lasts."""
     plane.kubectl("apply", "-f", "-", stdin=json.dumps(custom_resource_definition()))
     try:
-        plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
+        plane.await_established(CRD_NAME)
         yield
     finally:
         plane.kubectl("delete", "crd", CRD_NAME)

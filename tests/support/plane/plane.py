@@ -28,6 +28,7 @@ from tests.support.plane.certs import Authority, Pair, signing_key
 from tests.support.plane.components import HOST, Credentials, Ports
 from tests.support.plane.kubeconfig import write_kubeconfig
 from tests.support.plane.processes import Process, answers, free_ports
+from tests.support.waiting import eventually
 
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 KUBELET_CLIENT = "kube-apiserver-kubelet-client"
@@ -136,6 +137,11 @@ class ControlPlane:
         """A namespace in which pods can be created: its default service account is there on return."""
         self.kubectl("create", "namespace", name)
         self._await_service_account(name)
+
+    def await_established(self, crd: str) -> None:
+        """The API server serves the resource. `kubectl wait` ends with an error where it has not said so at all yet."""
+        told = ("-o", 'jsonpath={.status.conditions[?(@.type=="Established")].status}')
+        eventually(lambda: self.kubectl("get", "crd", crd, *told) == "True", 30)
 
     # --- the steps of starting
 
