@@ -115,9 +115,11 @@ def await_started(fleet: Fleet, generation: int) -> set[str]:
     """Wait until every pod was started with the generation and the policy is active; their uids."""
 
     def active() -> bool:
-        condition = fleet.condition("PolicyActive")
-        effective = (fleet.status().get("effective") or {}).get("generation")
-        return effective == generation and condition.get("status") == "True"
+        # One reading: of two, the first could be of the generation before.
+        status = fleet.status()
+        outcomes = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+        effective = (status.get("effective") or {}).get("generation")
+        return effective == generation and outcomes.get("PolicyActive") == "True"
 
     eventually(active, ROLLED_S)
     assert fleet.condition("PolicyActive")["reason"] == "StartedWithGeneration"
