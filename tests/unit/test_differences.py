@@ -25,7 +25,11 @@ from prefleet_operator.core.differences import Difference, differences, name_pat
         pytest.param(
             {"c": [{"name": "engine"}]}, {"c": [{"name": "engine"}, {"name": "x"}]}, ["c[x] changed"], id="a new item"
         ),
-        pytest.param({"args": ["a", "b"]}, {"args": ["b", "a"]}, ['args ["a", "b"] -> ["b", "a"]'], id="order counts"),
+        pytest.param({"args": ["a", "b"]}, {"args": ["b", "a"]}, ["args in another order"], id="order counts"),
+        pytest.param(
+            {"args": ["a", "b", "b"]}, {"args": ["a", "b", "c"]}, ["args - b + c"], id="texts that go and come"
+        ),
+        pytest.param({"args": ["a"]}, {"args": ["a" * 161]}, ["args changed"], id="a script is not written out"),
         pytest.param(
             {"p": [{"name": "a"}, {"name": "a"}]}, {"p": [{"name": "a"}]}, ["p"], id="names given twice tell nothing"
         ),

@@ -14,7 +14,7 @@ from prefleet_operator.app.gather import Cluster, gather, live_config_map
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.core.differences import Difference
 from prefleet_operator.core.plan import Plan, make_plan
-from prefleet_operator.core.restarts import Outdated, Restart, say_outdated
+from prefleet_operator.core.restarts import Outdated, Restart, outdated_sentence, say_outdated
 from prefleet_operator.render import (
     ROUTER,
     TEMPLATE_FIELDS,
@@ -41,11 +41,13 @@ class Installation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The plan, the objects in the order in which they are applied, and the roles of which pods are replaced."""
+    """The plan, the objects in the order in which they are applied, the roles of which pods are replaced, and the
+    sentence of those whose pods wait for an upgrade, "" if none do."""
 
     plan: Plan
     objects: tuple[Object, ...]
     restarts: tuple[Restart, ...]
+    waits: str = ""
 
 
 def decide(
@@ -63,7 +65,7 @@ def decide(
     """
     situation = gather(policy, spec, cluster, reading, installation.sources)
     plan = make_plan(situation, now)
-    target = PolicyObject(policy.name, policy.namespace, policy.uid)
+    target = PolicyObject(policy.name, policy.namespace, policy.uid or None)
     live = live_config_map(policy, spec, cluster)
     kept = live is not None and live.kept
     rendered = render_fleet(target, spec, plan.policy, installation.defaults, kept)
@@ -75,8 +77,10 @@ def decide(
     release = installation.release
     objects, workloads = settle_revisions(rendered, spec, plan.policy, release, policy.upgrade, remembered)
     outdated = [Outdated(each.role, each.now.release, each.outdated) for each in workloads]
+    waits = outdated_sentence(outdated, release, UPGRADE_ANNOTATION)
     return Decision(
-        plan=say_outdated(plan, policy.status, outdated, release, UPGRADE_ANNOTATION),
+        plan=say_outdated(plan, policy.status, waits),
+        waits=waits,
         objects=tuple(objects),
         restarts=tuple(
             Restart(each.role, _count_pods(policy, cluster, each.role), _changes(policy, cluster, each))

@@ -7,6 +7,7 @@ in whatever order; other lists are one value, since an argument that moved is an
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,7 @@ ABSENT: Final = object()
 """Where one side has nothing."""
 
 _MAX_SHOWN = 60
+_MAX_ITEMS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class Difference:
     new: Any = ABSENT
 
     def __str__(self) -> str:
+        if _texts(self.old) and _texts(self.new):
+            return f"{self.path} {_items(self.old, self.new)}"
         shown = [_shown(value) for value in (self.old, self.new)]
         if any(value is None for value in shown):
             return f"{self.path} changed"
@@ -64,6 +68,19 @@ def _named(value: Any) -> bool:
     if not isinstance(value, list) or not all(isinstance(item, Mapping) and "name" in item for item in value):
         return False
     return len({item["name"] for item in value}) == len(value)
+
+
+def _texts(value: Any) -> bool:
+    """Whether a value is a list of texts, such as a command line."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _items(old: list[str], new: list[str]) -> str:
+    """Which texts of a list went and came."""
+    gone, came = (list((Counter(one) - Counter(other)).elements()) for one, other in ((old, new), (new, old)))
+    shown = [f"{sign} {' '.join(items)}" for sign, items in (("-", gone), ("+", came)) if items]
+    text = " ".join(shown) or "in another order"
+    return text if len(text) <= _MAX_ITEMS and "\n" not in text else "changed"
 
 
 def _shown(value: Any) -> str | None:

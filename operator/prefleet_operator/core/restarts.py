@@ -47,28 +47,30 @@ def _replaced(restart: Restart) -> str:
     return f"{pods} of {restart.role} for {name_paths(restart.what)}"
 
 
-def say_outdated(
-    plan: Plan, before: PrefillPolicyStatus, outdated: Sequence[Outdated], release: str, annotation: str
-) -> Plan:
-    """The plan, with a sentence in Accepted of pods that wait for an upgrade, and an event when that is news.
+def outdated_sentence(outdated: Sequence[Outdated], release: str, annotation: str) -> str:
+    """What is to be said of roles whose pods wait for an upgrade; "" if none does.
 
-    `before`: the status that stands there. `annotation`: by which the upgrade is asked for.
+    `release`: the one in force. `annotation`: by which the upgrade is asked for.
     """
     waiting = [each for each in outdated if each.what]
     if not waiting:
-        return plan
+        return ""
     roles = " and ".join(each.role for each in waiting)
-    sentence = (
+    return (
         f"The pods of {roles} stay as release {waiting[0].release} rendered them; release {release} as it is installed "
         f"would change {name_paths(waiting[0].what)}, and does so with the next change that concerns them, or when the "
         f"annotation {annotation} of this policy gets another value."
     )
+
+
+def say_outdated(plan: Plan, before: PrefillPolicyStatus, sentence: str) -> Plan:
+    """The plan with that sentence in Accepted, and an event where `before`, the status that stands there, lacks it."""
+    if not sentence:
+        return plan
     accepted = find_condition(before.conditions, ConditionType.ACCEPTED)
     news = accepted is None or sentence not in accepted.message
-    event = Event(Reason.UPGRADE_WAITS, sentence)
-    return replace(
-        plan, status=_with_sentence(plan.status, sentence), events=(*plan.events, event) if news else plan.events
-    )
+    events = (*plan.events, Event(Reason.UPGRADE_WAITS, sentence)) if news else plan.events
+    return replace(plan, status=_with_sentence(plan.status, sentence), events=events)
 
 
 def _with_sentence(status: PrefillPolicyStatus, sentence: str) -> PrefillPolicyStatus:
