@@ -31,6 +31,11 @@ NEW_ARGS = SPEC | {"prefill": {"replicas": 3, "args": ["--max-model-len", "4096"
 MIXED = {"engine": SPEC["engine"], "mixed": {"replicas": 1}}
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "prefillpolicy.md"
+TABLE = PAGE.read_text().split("$ prefleet diff -f policy.yaml\n", 1)[1].split("```", 1)[0].splitlines()[1:]
+"""What the page shows, its first line apart, which names the namespace."""
+
+
 @pytest.fixture
 def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
     with OperatorProcess(plane, tmp_path / "operator") as process:
@@ -109,6 +114,7 @@ def test_it_tells_what_then_happens_and_writes_nothing(operator: OperatorProcess
     restart = figures(fleet, NEW_ARGS)
     assert objects(restart) == {"Deployment/chat-prefill": "change"}
     assert restart["restarts"] == {"prefill": 2}
+    assert diff(fleet, NEW_ARGS | {"scheduling": NEW_THRESHOLD["scheduling"]})[1].splitlines()[1:] == TABLE
     gone = figures(fleet, MIXED)
     assert gone["removes"] == {"prefill": 2, "decode": 1}
     assert {"Deployment/chat-prefill", "Service/chat-decode"} <= {
