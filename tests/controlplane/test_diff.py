@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,16 +46,7 @@ def fleet(plane: ControlPlane, namespace: str) -> Fleet:
 
 def diff(fleet: Fleet, spec: Json, *flags: str) -> tuple[int, str, str]:
     """Exit code, output and errors of the command about a fleet of that spec."""
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("prefleet")), "diff", "-f", "-", *flags],
-        input=json.dumps(fleet.document(**spec)),
-        env=os.environ | {"KUBECONFIG": str(fleet.plane.kubeconfig)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+    return fleet.diff(json.dumps(fleet.document(**spec)), *flags)
 
 
 def figures(fleet: Fleet, spec: Json) -> Json:

@@ -131,6 +131,12 @@ def test_a_policy_that_is_new_creates_everything_and_one_that_is_left_out_is_not
     assert run(app, ["diff", "-f", new, "--against", old]).exit_code == 0
 
 
+def test_a_file_without_a_namespace_is_of_the_one_that_is_given(tmp_path: Path) -> None:
+    old, new = write(tmp_path, "old", OLD), write(tmp_path, "new", NEW_ARGS)
+    result = run(app, ["diff", "-f", new, "--against", old, "-n", "serving"])
+    assert result.stdout.startswith("PrefillPolicy serving/chat: 2 pods of prefill restart.")
+
+
 @pytest.mark.parametrize(
     ("new", "old", "sentence"),
     [

@@ -10,11 +10,13 @@ one that is installed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 from prefleet_operator.adapters.kube import (
+    INSTALL_HINTS,
     PODS,
     POLICIES,
     RESOURCES_BY_KIND,
@@ -61,6 +63,7 @@ async def preview(
     image = runtime_image or _runtime_image(live) or default_image
     installation = Installation(InstallationDefaults(image), (document.spec.metrics_source,), version("prefleet"))
     decision = decide(policy, document.spec, cluster, FleetReading(), installation, now)
+    _refuse_unserved(decision.objects, cluster)
     after = {key_of(each): await _dry_run(kube, policy, each, live) for each in decision.objects}
     kept = {key: each for key, each in live.items() if _stays(key, each, after)}
     pods = {key: _count(each, cluster, policy) for key, each in live.items()}
@@ -90,8 +93,10 @@ def _is_spec(live: PolicyRecord, document: PolicyDocument) -> bool:
 async def _fleet(kube: Kube, policy: PolicyRecord) -> tuple[dict[ObjectKey, Object], Cluster]:
     """The fleet's objects by kind and name, and what the operator would keep of them."""
     cluster, live = Cluster(), dict[ObjectKey, Object]()
-    for kind, resource in RESOURCES_BY_KIND.items():
-        for found in await _listed(kube, resource, policy):
+    for kind in INSTALL_HINTS:
+        cluster.set_served(kind, await kube.served(RESOURCES_BY_KIND[kind]))
+    for kind in (kind for kind in RESOURCES_BY_KIND if kind not in cluster.unserved):
+        for found in await _listed(kube, RESOURCES_BY_KIND[kind], policy):
             whole = {"kind": kind, **found}
             live[key_of(whole)] = whole
             cluster.children[kind].put(ChildRecord.of(whole))
@@ -101,17 +106,19 @@ async def _fleet(kube: Kube, policy: PolicyRecord) -> tuple[dict[ObjectKey, Obje
 
 
 async def _listed(kube: Kube, resource: Resource, policy: PolicyRecord) -> list[Object]:
-    """Everything of one kind that carries the fleet's label; nothing where the kind is not served."""
+    """Everything of one kind that carries the fleet's label."""
     found: list[Object] = []
     token = ""
     while True:
-        try:
-            page, _, token = await kube.list_page(resource, policy.namespace, f"{FLEET_LABEL}={policy.name}", token)
-        except NotFoundError:
-            return []
+        page, _, token = await kube.list_page(resource, policy.namespace, f"{FLEET_LABEL}={policy.name}", token)
         found += page
         if not token:
             return found
+
+
+def _refuse_unserved(objects: Sequence[Object], cluster: Cluster) -> None:
+    for kind in {each["kind"] for each in objects} & cluster.unserved:
+        raise RefusedError(f"this cluster does not serve the kind {kind}: {INSTALL_HINTS[kind]}")
 
 
 async def _dry_run(kube: Kube, policy: PolicyRecord, desired: Object, live: dict[ObjectKey, Object]) -> Object:

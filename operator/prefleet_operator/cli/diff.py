@@ -29,6 +29,7 @@ def diff(
     against: Annotated[
         Path | None, typer.Option(help="Compare with this file in place of the cluster; its fleets are the old ones.")
     ] = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Of policies whose file names none.")] = "default",
     runtime_image: Annotated[
         str, typer.Option(help="The installation's runtime image; if left out, the one that the fleet runs now.")
     ] = "",
@@ -37,19 +38,29 @@ def diff(
     """Tell what applying a PrefillPolicy would change, and which pods it would restart. Exit code 1 if anything."""
     from prefleet_operator.cli.documents import fail, read_yaml
 
-    documents = read_yaml(file)
+    documents = _placed(read_yaml(file), namespace)
     if not documents:
         fail(f"{file}: holds no document: give a file with a PrefillPolicy")
     if against is None:
         previews = _live(file, documents, runtime_image)
     else:
-        previews = _offline(file, documents, against, read_yaml(against), runtime_image)
+        previews = _offline(file, documents, against, _placed(read_yaml(against), namespace), runtime_image)
     if as_json:
         typer.echo(json.dumps(to_document(previews), indent=2))
     else:
         typer.echo("\n\n".join(to_text(each) for each in previews))
     if any(each.changes for each in previews):
         raise typer.Exit(EXIT_CHANGES)
+
+
+def _placed(documents: Sequence[Any], namespace: str) -> list[Any]:
+    """The documents, each in a namespace; what is no policy at all is left for its parser to refuse."""
+    return [
+        each | {"metadata": {"namespace": namespace} | each["metadata"]}
+        if isinstance(each, dict) and isinstance(each.get("metadata"), dict)
+        else each
+        for each in documents
+    ]
 
 
 def _live(file: Path, documents: Sequence[Any], runtime_image: str) -> list[Preview]:
