@@ -16,7 +16,7 @@ from prefleet_operator.render import (
     render_fleet,
     settle_revisions,
 )
-from prefleet_operator.render.revision import MAX_REVISION
+from prefleet_operator.render.revision import MAX_REVISION, TEMPLATE_FIELDS
 from prefleet_runtime.contract import RuntimePolicy
 
 from tests.support.rendering import FCFS, POLICY, SHORT_FIRST, SIMULATOR, VLLM, VLLM_MIXED
@@ -70,6 +70,24 @@ def test_an_upgrade_changes_no_workload_and_says_what_waits(spec: Json) -> None:
     for role, paths in told.items():
         waits = role != "router" and spec is not SIMULATOR
         assert any("[prefleet-runtime].image runtime:1 -> runtime:2" in path for path in paths) is waits
+
+
+@pytest.mark.parametrize("spec", [VLLM, SIMULATOR, GROUPS, ROUTED], ids=["p/d", "sim", "lws", "rt"])
+def test_whatever_a_later_release_renders_differently_waits(spec: Json) -> None:
+    first, _ = settle(spec)
+    parsed, live = parse_spec(spec), applied(first)
+    later = render_fleet(POLICY, parsed, FCFS, InstallationDefaults("runtime:1"))
+    workloads = [each for each in later if each["kind"] in TEMPLATE_FIELDS]
+    for each in workloads:
+        template = each["spec"][TEMPLATE_FIELDS[each["kind"]]]
+        for pod in (template,) if "spec" in template else (template["leaderTemplate"], template["workerTemplate"]):
+            pod["metadata"]["labels"]["new"] = "label"
+            pod["spec"]["terminationGracePeriodSeconds"] += 1
+            del pod["spec"]["enableServiceLinks"]
+    chosen, settled = settle_revisions(later, parsed, FCFS, "2.0", "", lambda kind, name: live.get((kind, name)))
+    assert chosen == first
+    assert all(not each.restart and each.outdated for each in settled)
+    assert len(settled) == len(workloads)
 
 
 def change(spec: Json, role: str, **fields: Any) -> Json:
