@@ -145,11 +145,23 @@ def test_every_sample_is_tried() -> None:
 @pytest.mark.parametrize("sample", RUN)
 def test_a_sample_runs_what_it_asks_for(running: dict[str, Fleet], sample: str) -> None:
     says(running[sample], RUN[sample])
+    is_as_its_file_says(running[sample], sample)
 
 
 @pytest.mark.parametrize("sample", CANNOT)
 def test_a_sample_says_why_it_cannot(waiting: dict[str, Fleet], sample: str) -> None:
     says(waiting[sample], CANNOT[sample])
+    if CANNOT[sample].reason != "KindNotServed":
+        is_as_its_file_says(waiting[sample], sample)
+        return
+    code, _, errors = waiting[sample].diff((SAMPLES / f"{sample}.yaml").read_text())
+    assert (code, "install LeaderWorkerSet" in errors) == (2, True)
+
+
+def is_as_its_file_says(fleet: Fleet, sample: str) -> None:
+    """`prefleet diff` of what has been applied finds nothing, whatever the engine."""
+    code, output, errors = fleet.diff((SAMPLES / f"{sample}.yaml").read_text())
+    assert (code, output) == (0, f"PrefillPolicy {sample}/{fleet.name}: nothing changes.\n"), errors
 
 
 def says(fleet: Fleet, told: Told) -> None:

@@ -212,6 +212,19 @@ class Fleet:
         """kubectl delete, without waiting for the children."""
         self.plane.kubectl("-n", self.namespace, "delete", "pp", self.name)
 
+    def diff(self, document: str, *flags: str) -> tuple[int, str, str]:
+        """`prefleet diff` of a document against what runs: its exit code, its output and its errors."""
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("prefleet")), "diff", "-f", "-", "-n", self.namespace, *flags],
+            input=document,
+            env=os.environ | {"KUBECONFIG": str(self.plane.kubeconfig)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
     def get(self, kind: str, name: str) -> Json | None:
         """One object of the fleet's namespace, or None."""
         text = self.plane.kubectl("-n", self.namespace, "get", kind, name, "--ignore-not-found", "-o", "json")

@@ -167,11 +167,12 @@ class Kube:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise UnavailableError(f"watching {path}: {error or type(error).__name__}") from error
 
-    async def apply(self, resource: Resource, desired: Object) -> Object:
-        """Server-side apply of the full desired object; a resourceVersion in it must be the live one."""
+    async def apply(self, resource: Resource, desired: Object, dry_run: bool = False) -> Object:
+        """Server-side apply of the full desired object; a resourceVersion in it must be the live one. `dry_run`: only
+        ask what would become of it."""
         metadata = desired["metadata"]
         path = resource.path(metadata["namespace"], metadata["name"])
-        query = {"fieldManager": self._field_manager, "force": "true"}
+        query = {"fieldManager": self._field_manager, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
         return await self._write("PATCH", path, query, desired, "application/apply-patch+yaml")
 
     async def merge_patch(

@@ -72,7 +72,7 @@ class RuntimeSpec(Model):
     """Where the scheduling runtime comes from."""
 
     image: Text | None = None
-    """The runtime's image; the installation's default if left out, which an upgrade may change."""
+    """The runtime's image; if left out, what was the installation's default when the pods were last changed."""
 
 
 ShortTTFT = Annotated[DurationText, duration_between("1ms", "1h", "500ms"), Field(alias="shortTTFT")]

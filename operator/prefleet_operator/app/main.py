@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from typing import Any, cast
 
 import kopf
@@ -41,6 +42,7 @@ from prefleet_operator.adapters.watch import OptionalWatcher, Store, Watcher, Wa
 from prefleet_operator.app.apply import Applier
 from prefleet_operator.app.attachments import Attachments
 from prefleet_operator.app.config import OperatorConfig
+from prefleet_operator.app.decision import Installation
 from prefleet_operator.app.fleet_loop import FleetLoop
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.handlers import make_registry, make_settings
@@ -102,8 +104,9 @@ class Operator:
                 readings=readings,
                 applier=Applier(kube, self._cluster),
                 recorder=Recorder(kube, identity, time.time),
-                defaults=InstallationDefaults(runtime_image=config.runtime_image),
-                sources=tuple(sources),
+                installation=Installation(
+                    InstallationDefaults(runtime_image=config.runtime_image), tuple(sources), version("prefleet")
+                ),
                 now=time.time,
                 count=telemetry.count_reconcile,
                 follow=self.attachments.follow,

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.api import PrefillPolicyStatus
 from prefleet_operator.app.workqueue import Key
+from prefleet_operator.render import UPGRADE_ANNOTATION
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +21,8 @@ logger = logging.getLogger(__name__)
 class PolicyRecord:
     """One PrefillPolicy. `raw_status` is what stands there; `status` is empty if this operator cannot read it.
 
-    `created`: its creationTimestamp, RFC 3339 in UTC.
+    `created`: its creationTimestamp, RFC 3339 in UTC. `upgrade`: the annotation by which a user asks for pods as the
+    present release renders them.
     """
 
     namespace: str
@@ -33,6 +35,7 @@ class PolicyRecord:
     raw_status: Mapping[str, Any]
     status: PrefillPolicyStatus
     created: str = ""
+    upgrade: str = ""
 
     @property
     def key(self) -> Key:
@@ -54,6 +57,7 @@ class PolicyRecord:
             raw_status=raw_status,
             status=_parse_status(raw_status),
             created=metadata.get("creationTimestamp") or "",
+            upgrade=(metadata.get("annotations") or {}).get(UPGRADE_ANNOTATION, ""),
         )
 
 

@@ -3,7 +3,8 @@
     1. decide on what is known, which costs no request; if nothing has to be written, that is all
     2. before any write, read the policy anew: a policy that is gone is forgotten, not brought back, and one that
        is newer is decided about again
-    3. apply; then write the status, bound to the status that was read; then say what happened
+    3. say which pods have to be replaced, if any; apply; then write the status, bound to the status that was read;
+       then say what happened
 
 The status is written after the objects, so a status never promises what was not applied. A fault ends the turn
 with Accepted saying so (where the API server still answers), and the queue tries again after a pause.
@@ -31,15 +32,17 @@ from prefleet_operator.adapters.kube import (
 from prefleet_operator.api import InvalidSpecError, PrefillPolicySpec, PrefillPolicyStatus, parse_spec
 from prefleet_operator.app.apply import Applier, Changes, merge_patch
 from prefleet_operator.app.claims import Overlaps
-from prefleet_operator.app.gather import Cluster, gather, gather_pods, live_config_map
+from prefleet_operator.app.decision import Installation, decide
+from prefleet_operator.app.gather import Cluster, gather_pods
 from prefleet_operator.app.leader import LeadershipLostError
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import Readings
 from prefleet_operator.app.workqueue import Key, WorkFailedError
-from prefleet_operator.core.plan import Event, Plan, condition_events, make_plan
+from prefleet_operator.core.plan import Event, Plan, condition_events
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.restarts import restart_events
 from prefleet_operator.core.status import refused, still_ready
-from prefleet_operator.render import InstallationDefaults, PolicyObject, live_config_map_name, render_fleet
+from prefleet_operator.render import live_config_map_name
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +65,8 @@ class Outcome(StrEnum):
 class Attempt:
     """What one turn is to write. Without a plan, only the status that says why there is none.
 
-    `config_map`: the name of the policy ConfigMap.
+    `config_map`: the name of the policy ConfigMap. `restarts`: what is said, before anything is applied, of the pods
+    that it replaces.
     """
 
     policy: PolicyRecord
@@ -70,6 +74,7 @@ class Attempt:
     changes: Changes
     plan: Plan | None = None
     config_map: str = ""
+    restarts: tuple[Event, ...] = ()
 
     @property
     def status_patch(self) -> Object:
@@ -94,8 +99,7 @@ class Reconciler:
         readings: Readings,
         applier: Applier,
         recorder: Recorder,
-        defaults: InstallationDefaults,
-        sources: tuple[str, ...],
+        installation: Installation,
         now: Callable[[], float],
         count: Callable[[Outcome], None],
         follow: Callable[[PolicyRecord], None] = lambda _: None,
@@ -106,8 +110,7 @@ class Reconciler:
         self._readings = readings
         self._applier = applier
         self._recorder = recorder
-        self._defaults = defaults
-        self._sources = sources
+        self._installation = installation
         self._now = now
         self._count = count
         self._follow = follow
@@ -217,14 +220,13 @@ class Reconciler:
     def _attempt(self, policy: PolicyRecord, spec: PrefillPolicySpec) -> Attempt:
         if not self._cluster.knows_attached(policy.namespace):
             raise ConflictError("the pods of a changed selector have not been listed yet: decide again")
-        situation = gather(policy, spec, self._cluster, self._readings.of(policy.uid), self._sources)
-        plan = make_plan(situation, self._now())
-        target = PolicyObject(policy.name, policy.namespace, policy.uid)
-        live = live_config_map(policy, spec, self._cluster)
-        objects = render_fleet(target, spec, plan.policy, self._defaults, kept=live is not None and live.kept)
+        reading = self._readings.of(policy.uid)
+        decision = decide(policy, spec, self._cluster, reading, self._installation, self._now())
+        plan, objects = decision.plan, decision.objects
         self._refuse_unserved(objects)
         changes = self._applier.changes(policy.namespace, policy.name, objects, plan.annotate, plan.policy.generation)
-        return Attempt(policy, plan.status, changes, plan, live_config_map_name(policy.name, spec))
+        config_map = live_config_map_name(policy.name, spec)
+        return Attempt(policy, plan.status, changes, plan, config_map, restart_events(decision.restarts))
 
     def _refuse_unserved(self, objects: Sequence[Object]) -> None:
         """Raises where an object is of a kind that this cluster does not know: then nothing is applied at all."""
@@ -238,6 +240,7 @@ class Reconciler:
 
     async def _carry_out(self, attempt: Attempt) -> Outcome:
         policy, plan = attempt.policy, attempt.plan
+        await self._tell(policy, attempt.restarts)
         try:
             await self._applier.carry_out(attempt.changes)
         except RefusedError as error:

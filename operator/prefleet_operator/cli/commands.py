@@ -4,6 +4,7 @@ import typer
 
 from prefleet_operator.cli.advise import advise
 from prefleet_operator.cli.crd import crd
+from prefleet_operator.cli.diff import diff
 from prefleet_operator.cli.render import render
 from prefleet_operator.cli.replay import replay
 from prefleet_operator.cli.run import run
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(render)
+app.command()(diff)
 app.command()(crd)
 app.command()(replay)
 app.command()(advise)

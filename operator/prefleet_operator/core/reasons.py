@@ -45,6 +45,10 @@ class Reason(StrEnum):
     ENGINE_WARNING = "EngineWarning"
     PODS_OVERLAP = "PodsOverlap"
 
+    # What becomes of pods when a spec or the operator changes.
+    RESTART_NEEDED = "RestartNeeded"
+    UPGRADE_WAITS = "UpgradeWaits"
+
     # Pods.
     PODS_READY = "PodsReady"
     PODS_NOT_READY = "PodsNotReady"

@@ -11,8 +11,10 @@ from prefleet_operator.render.names import (
     FLEET_LABEL,
     GENERATION_ANNOTATION,
     KEPT_ANNOTATION,
+    REVISION_ANNOTATION,
     ROLE_LABEL,
     ROUTER,
+    UPGRADE_ANNOTATION,
     fleet_labels,
     live_config_map_name,
     policy_config_map_name,
@@ -22,6 +24,7 @@ from prefleet_operator.render.names import (
     selector_labels,
 )
 from prefleet_operator.render.policy_files import render_policy_config_map
+from prefleet_operator.render.revision import TEMPLATE_FIELDS, Revision, Settled, settle_revisions
 from prefleet_operator.render.router_command import router_warnings
 
 __all__ = [
@@ -29,10 +32,15 @@ __all__ = [
     "FLEET_LABEL",
     "GENERATION_ANNOTATION",
     "KEPT_ANNOTATION",
+    "REVISION_ANNOTATION",
     "ROLE_LABEL",
     "ROUTER",
+    "TEMPLATE_FIELDS",
+    "UPGRADE_ANNOTATION",
     "InstallationDefaults",
     "PolicyObject",
+    "Revision",
+    "Settled",
     "fleet_labels",
     "live_config_map_name",
     "owner_reference",
@@ -44,4 +52,5 @@ __all__ = [
     "router_object_name",
     "router_warnings",
     "selector_labels",
+    "settle_revisions",
 ]

@@ -2,7 +2,7 @@
 lightly.
 
 The selector of a Deployment is immutable, so `selector_labels` may not grow without a new object name.
-Nothing here carries the operator's own version: an upgrade of the operator must not restart a fleet."""
+No name or label carries the operator's own version: an upgrade of the operator must not restart a fleet."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ GENERATION_ANNOTATION = f"{GROUP}/policy-generation"
 On the policy ConfigMap: the generation that its files carry."""
 KEPT_ANNOTATION = f"{GROUP}/kept"
 """On a policy ConfigMap that pods of others mount: whose it is, and that it outlives its policy."""
+
+REVISION_ANNOTATION = f"{GROUP}/revision"
+"""On a workload: what its pods were made of, and by which release (revision.py)."""
+UPGRADE_ANNOTATION = f"{GROUP}/upgrade"
+"""On a PrefillPolicy: another value asks for pods as the present release renders them."""
 
 FIELD_MANAGER = "prefleet"
 

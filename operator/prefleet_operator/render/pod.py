@@ -4,8 +4,7 @@ What a change of the template costs is a restart of the fleet, so nothing stands
 no scheduling value (those travel in the ConfigMap volume, which is never mounted by subPath, or it would not
 follow), no generation, no version of the operator. Engines that are told at their start are the exception: their
 policy is part of the template, and the generation stands beside it, where it says with what a pod was started. The
-runtime image does stand here: an installation that changes its default restarts the fleets that do not pin
-`spec.runtime.image`.
+runtime image does stand here; what an upgrade of it, or of this module, does to pods that run is revision.py's to say.
 
 Times. A pod that is told to stop still receives requests until its endpoint has left every proxy and router, so
 preStop waits for that; then the engine ends its running requests; the grace period is the sum, and a margin. The

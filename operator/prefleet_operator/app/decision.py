@@ -1,0 +1,111 @@
+"""Decide about one fleet with all that is known of it: what is to be done, and the objects that should exist.
+
+The operator carries it out; `prefleet diff` shows it. Asks nobody and writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prefleet_operator.adapters.kube import Object
+from prefleet_operator.adapters.metrics_source import FleetReading
+from prefleet_operator.api import PrefillPolicySpec
+from prefleet_operator.app.gather import Cluster, gather, live_config_map
+from prefleet_operator.app.policies import PolicyRecord
+from prefleet_operator.core.differences import Difference
+from prefleet_operator.core.plan import Plan, make_plan
+from prefleet_operator.core.restarts import Outdated, Restart, outdated_sentence, say_outdated
+from prefleet_operator.render import (
+    ROUTER,
+    TEMPLATE_FIELDS,
+    UPGRADE_ANNOTATION,
+    InstallationDefaults,
+    PolicyObject,
+    Revision,
+    Settled,
+    render_fleet,
+    router_object_name,
+    settle_revisions,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What the installation brings to every decision. `sources`: the names of its metrics sources; `release`: of the
+    operator."""
+
+    defaults: InstallationDefaults
+    sources: tuple[str, ...]
+    release: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The plan, the objects in the order in which they are applied, the roles of which pods are replaced, and the
+    sentence of those whose pods wait for an upgrade, "" if none do."""
+
+    plan: Plan
+    objects: tuple[Object, ...]
+    restarts: tuple[Restart, ...]
+    waits: str = ""
+
+
+def decide(
+    policy: PolicyRecord,
+    spec: PrefillPolicySpec,
+    cluster: Cluster,
+    reading: FleetReading,
+    installation: Installation,
+    now: float,
+) -> Decision:
+    """The decision about one fleet.
+
+    Raises:
+        InvalidSpecError: what schema and CEL cannot see is wrong with the spec.
+    """
+    situation = gather(policy, spec, cluster, reading, installation.sources)
+    plan = make_plan(situation, now)
+    target = PolicyObject(policy.name, policy.namespace, policy.uid or None)
+    live = live_config_map(policy, spec, cluster)
+    kept = live is not None and live.kept
+    rendered = render_fleet(target, spec, plan.policy, installation.defaults, kept)
+
+    def remembered(kind: str, name: str) -> Revision | None:
+        record = cluster.children[kind].get(policy.namespace, name)
+        return None if record is None or record.identity.fleet != policy.name else record.revision
+
+    release = installation.release
+    objects, workloads = settle_revisions(rendered, spec, plan.policy, release, policy.upgrade, remembered)
+    outdated = [Outdated(each.role, each.now.release, each.outdated) for each in workloads]
+    waits = outdated_sentence(outdated, release, UPGRADE_ANNOTATION)
+    return Decision(
+        plan=say_outdated(plan, policy.status, waits),
+        waits=waits,
+        objects=tuple(objects),
+        restarts=tuple(
+            Restart(each.role, _count_pods(policy, cluster, each.role), _changes(policy, cluster, each))
+            for each in workloads
+        ),
+    )
+
+
+def _count_pods(policy: PolicyRecord, cluster: Cluster, role: str) -> int:
+    """The pods of a role that are there to stay, or those of the router that serve; of groups those that lead."""
+    if role == ROUTER:
+        router = cluster.children["Deployment"].get(policy.namespace, router_object_name(policy.name))
+        return 0 if router is None else router.ready_pods
+    return sum(pod.role == role and not pod.terminating for pod in cluster.pods.of(*policy.key))
+
+
+def _changes(policy: PolicyRecord, cluster: Cluster, settled: Settled) -> tuple[Difference, ...]:
+    """In what the template of a role changes; where an object of another kind makes its pods until now, the kind."""
+    kind, name = settled.rendered["kind"], settled.rendered["metadata"]["name"]
+    if cluster.children[kind].get(policy.namespace, name) is not None:
+        return settled.restart
+    others = (other for other in TEMPLATE_FIELDS if other != kind)
+    return tuple(
+        Difference("kind", other, kind)
+        for other in others
+        for child in cluster.children[other].of(*policy.key)
+        if child.ours and child.role == settled.role
+    )

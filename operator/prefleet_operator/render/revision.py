@@ -1,0 +1,155 @@
+"""Which template the pods of a fleet have: the one that this release renders, or the one that they were made with.
+
+A template that differs in one letter replaces every pod, and each release of the operator, or another default of the
+installation's, may render some letter differently. So every workload (a Deployment or a LeaderWorkerSet) carries its
+`Revision` as an annotation, which is written together with the template and cannot disagree with it:
+
+    template  what was rendered for its pods, word for word
+    release   by which release
+    source    a digest of what in the PrefillPolicy the template was made of
+
+While the source is the same, the remembered template is applied again as it is, whatever this release would render:
+an upgrade restarts no pod, fields stay owned, and what others change is put right. Once the source is another, the
+template is what this release renders, and it is a restart only if that differs from the remembered one.
+
+All engine pods of a fleet have one source: prefill and decode pods hand KV to each other, so a change that concerns
+one of them moves both to what one release renders. Replicas and `rollout` are no part of it, nor is scheduling; of
+an engine that is told at its start the policy's generation is. The annotation `prefleet.dev/upgrade` of the
+PrefillPolicy is: whoever gives it another value asks for what this release renders.
+
+Values that are a field's default are left out of the digest, so that a release may add fields. A revision that
+somebody else has written, that cannot be read or that is too large to be kept is none, and then this release's
+rendering counts. All other fields of a workload, and all other objects, are as this release renders them: changing
+them replaces no pod.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from prefleet_operator.api import PrefillPolicySpec, Role
+from prefleet_operator.core.differences import Difference, differences
+from prefleet_operator.core.native_policy import FleetPolicy
+from prefleet_operator.render.names import REVISION_ANNOTATION, ROLE_LABEL, ROUTER
+
+Object = dict[str, Any]
+
+TEMPLATE_FIELDS: Final = {"Deployment": "template", "LeaderWorkerSet": "leaderWorkerTemplate"}
+"""By the kind of a workload, the field of its spec of which a change replaces pods."""
+
+MAX_REVISION = 200_000
+"""Characters. All annotations of an object together may have 262,144 bytes."""
+
+_UNTIMED = {"replicas", "rollout"}
+"""Of a role or router: what changes no pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What the pods of one workload were made of."""
+
+    source: str
+    release: str
+    template: Object
+
+    def to_json(self) -> str:
+        """The annotation."""
+        document = {"source": self.source, "release": self.release, "template": self.template}
+        return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Revision | None:
+        """Read the annotation; None if it is none of ours."""
+        try:
+            found = json.loads(text)
+            revision = cls(source=found["source"], release=found["release"], template=found["template"])
+        except (ValueError, KeyError, TypeError):
+            return None
+        sound = isinstance(revision.template, dict) and all(
+            isinstance(each, str) for each in (revision.source, revision.release)
+        )
+        return revision if sound else None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """One workload whose template is chosen. `role`: what its role label says, "router" included; `before`: its
+    revision until now; `newest`: the template that this release renders."""
+
+    rendered: Object
+    role: str
+    before: Revision | None
+    now: Revision
+    newest: Object
+
+    @property
+    def restart(self) -> tuple[Difference, ...]:
+        """In what the template will be another than until now: each pod is replaced unless that is nothing."""
+        return () if self.before is None else differences(self.before.template, self.now.template)
+
+    @property
+    def outdated(self) -> tuple[Difference, ...]:
+        """In what this release would render the template differently than it is."""
+        return differences(self.now.template, self.newest)
+
+
+def settle_revisions(
+    objects: Sequence[Object],
+    spec: PrefillPolicySpec,
+    policy: FleetPolicy,
+    release: str,
+    upgrade: str,
+    remembered: Callable[[str, str], Revision | None],
+) -> tuple[list[Object], tuple[Settled, ...]]:
+    """`objects` with the templates that their pods are to have, and the workloads among them.
+
+    `upgrade`: the annotation of the PrefillPolicy. `remembered`: the live revision by kind and name.
+    """
+    settled = {
+        number: _settle(each, _source(each, spec, policy, upgrade), release, remembered)
+        for number, each in enumerate(objects)
+        if each["kind"] in TEMPLATE_FIELDS
+    }
+    chosen = [settled[number].rendered if number in settled else each for number, each in enumerate(objects)]
+    return chosen, tuple(settled.values())
+
+
+def _settle(rendered: Object, source: str, release: str, remembered: Callable[[str, str], Revision | None]) -> Settled:
+    metadata, field = rendered["metadata"], TEMPLATE_FIELDS[rendered["kind"]]
+    newest, before = rendered["spec"][field], remembered(rendered["kind"], metadata["name"])
+    same = before is not None and before.source == source
+    now = before if before is not None and same else Revision(source, release, newest)
+    annotation = now.to_json()
+    if len(annotation) <= MAX_REVISION:
+        annotations = metadata.get("annotations", {}) | {REVISION_ANNOTATION: annotation}
+        metadata = metadata | {"annotations": annotations}
+    chosen = rendered | {"metadata": metadata, "spec": rendered["spec"] | {field: now.template}}
+    return Settled(chosen, metadata["labels"][ROLE_LABEL], before, now, newest)
+
+
+def _source(rendered: Object, spec: PrefillPolicySpec, policy: FleetPolicy, upgrade: str) -> str:
+    role = rendered["metadata"]["labels"][ROLE_LABEL]
+    made_of: Object = {"upgrade": upgrade} if upgrade else {}
+    if role == ROUTER:
+        made_of |= {"router": _given(spec.router), "roles": list(spec.roles())}
+    else:
+        made_of |= {name: _given(part) for name, part in _parts(spec).items()}
+        if spec.engine.told_at_start and role != Role.DECODE:
+            made_of["generation"] = policy.generation
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _parts(spec: PrefillPolicySpec) -> dict[str, Any]:
+    """The parts of the spec that pod templates of engines are made of."""
+    shared = {"model": spec.model, "engine": spec.engine, "runtime": spec.runtime, "security": spec.security}
+    return shared | {role.value: part for role, part in spec.roles().items()}
+
+
+def _given(part: Any) -> Object:
+    """What the user has written of it, as far as it may change a pod."""
+    written: Object = part.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_UNTIMED)
+    return written
