@@ -24,6 +24,8 @@ from prefleet_operator.render import (
     FIELD_MANAGER,
     FLEET_LABEL,
     GENERATION_ANNOTATION,
+    GROUP_INDEX_LABEL,
+    GROUP_SET_LABEL,
     KEPT_ANNOTATION,
     ROLE_LABEL,
     ROUTER,
@@ -43,7 +45,7 @@ class PodRecord:
     """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making.
 
     `made_for`: the fleet that the operator made it for; "" if somebody else made it. `trouble`: why it will not become
-    ready by itself.
+    ready by itself. `group`: of a replica of several nodes, which one it is part of; "" elsewhere.
     """
 
     identity: Identity
@@ -55,12 +57,14 @@ class PodRecord:
     generation: int | None
     made_for: str = ""
     trouble: PodTrouble | None = None
+    group: str = ""
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
         """Read a Pod."""
         metadata, status = pod["metadata"], pod.get("status") or {}
-        label = (metadata.get("labels") or {}).get(ROLE_LABEL)
+        labels = metadata.get("labels") or {}
+        label = labels.get(ROLE_LABEL)
         ready = next((each for each in status.get("conditions") or () if each["type"] == "Ready"), None)
         is_ready = ready is not None and ready["status"] == "True"
         identity, role = identify(pod), Role(label) if label in set(Role) else None
@@ -74,6 +78,7 @@ class PodRecord:
             generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
             made_for=identity.fleet if role is not None else "",
             trouble=pod_trouble(pod),
+            group=f"{labels[GROUP_SET_LABEL]}/{labels.get(GROUP_INDEX_LABEL)}" if GROUP_SET_LABEL in labels else "",
         )
 
 
@@ -124,7 +129,7 @@ class ChildRecord:
                 :MAX_POLICY_CHARACTERS
             ],
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
-            stuck=_condition_message(child, "Progressing", "False"),
+            stuck=_stuck(child),
             refused=_condition_message(child, "ReplicaFailure", "True"),
             untaken_since_s=_untaken_since(child),
             kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
@@ -150,6 +155,12 @@ def owned_fields(child: Object) -> dict[str, Any]:
         if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply":
             return dict(entry.get("fieldsV1") or {})
     return {}
+
+
+def _stuck(child: Object) -> str | None:
+    """What a Deployment says once its deadline is over. A LeaderWorkerSet knows none: there Progressing turns False
+    when all groups are available."""
+    return None if child.get("kind") == "LeaderWorkerSet" else _condition_message(child, "Progressing", "False")
 
 
 def _condition_message(child: Object, kind: str, status: str) -> str | None:
