@@ -13,6 +13,8 @@ from prefleet_operator.app.records import ChildRecord
 from prefleet_operator.core.native_policy import NATIVE_POLICY_FILE, NativePolicy, TptTimes
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Sample
 from prefleet_operator.core.plan import LivePolicy, Plan, Situation, make_plan
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.status import refused
 from prefleet_operator.core.tuning import format_time
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 
@@ -126,6 +128,29 @@ def test_a_spoilt_config_map_that_no_pod_reads_restarts_nothing(live: LivePolicy
         after(first, plan), live=live, generation=2, spec=spec_of("VLLMAscend", scheduling=PINNED | {"threshold": 901})
     )
     assert make_plan(changed, NOW + 5).policy.generation == 2
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["its ConfigMap is there", "its ConfigMap is gone"])
+def test_what_a_refused_spec_changes_is_a_generation_once_it_is_accepted(lost: bool) -> None:
+    """A status does not tell of MindIE's times, and a refusal counts as observed: the pods would be replaced under the
+    old generation, and those not replaced yet would count as current."""
+    first = situation("MindIE", **{"scheduling.stage": {"type": "TPT"}})
+    plan = make_plan(first, NOW)
+    spec = spec_of("MindIE", **{"scheduling.stage": {"type": "TPT"}, "slo.interTokenGap": "1s"})
+    refusal = refused(plan.status, 2, Reason.APPLY_REFUSED, "The API server refuses it.", NOW)
+    later = replace(after(first, plan), spec=spec, generation=2, status=refusal, **({"live": None} if lost else {}))
+    again = make_plan(later, NOW + 5)
+    assert isinstance(plan.policy, NativePolicy)
+    assert isinstance(again.policy, NativePolicy)
+    assert again.policy.stage != plan.policy.stage
+    assert again.policy.generation == 2
+
+
+def test_an_engine_of_another_kind_that_was_refused_at_first_gets_the_next_generation() -> None:
+    first = situation("LightLLM", {"live": LivePolicy(RuntimePolicy(generation=1), 1)})
+    before = make_plan(replace(first, live=None), NOW)
+    refusal = refused(before.status, 2, Reason.APPLY_REFUSED, "The API server refuses it.", NOW)
+    assert make_plan(replace(first, generation=2, status=refusal), NOW + 5).policy.generation == 2
 
 
 def test_pods_are_never_annotated_afterwards() -> None:

@@ -20,7 +20,7 @@ from prefleet_operator.adapters.kube import (
 )
 from prefleet_operator.app.apply import Applier, merge_patch
 from prefleet_operator.app.decision import Installation
-from prefleet_operator.app.gather import Cluster, read_live
+from prefleet_operator.app.gather import Cluster, gather_pods, read_live
 from prefleet_operator.app.leader import LeadershipLostError
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import HOLD_S, Readings, hold_generations
@@ -577,6 +577,65 @@ ANSWERED = {"conditions": [{"type": "Progressing", "status": "True", "reason": "
 )
 def test_a_group_set_is_untaken_until_its_controller_answers(group: Object, since_s: float | None) -> None:
     assert ChildRecord.of(group).untaken_since_s == since_s
+
+
+AVAILABLE = {
+    "conditions": [
+        {"type": "Progressing", "status": "False", "reason": "GroupsAreProgressing", "message": "Creating resources"},
+        {"type": "Available", "status": "True", "reason": "AllGroupsReady"},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "stuck"),
+    [
+        pytest.param("LeaderWorkerSet", None, id="groups that are all available progress no more"),
+        pytest.param("Deployment", "Creating resources", id="a Deployment's deadline is over"),
+    ],
+)
+def test_only_a_deployment_says_that_its_rollout_is_stuck(kind: str, stuck: str | None) -> None:
+    """A LeaderWorkerSet's two conditions exclude each other: Available turns Progressing False."""
+    assert ChildRecord.of(GROUP | {"kind": kind, "status": AVAILABLE}).stuck == stuck
+
+
+NOWHERE = {
+    "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available."}
+    ]
+}
+
+
+def group_pod(index: int, status: Object, role: str | None = None) -> PodRecord:
+    labels = {
+        "prefleet.dev/fleet": "chat",
+        "leaderworkerset.sigs.k8s.io/name": "chat-prefill-group",
+        "leaderworkerset.sigs.k8s.io/group-index": "0",
+    }
+    metadata = POD["metadata"] | {
+        "name": f"chat-prefill-group-0-{index}",
+        "uid": str(index),
+        "labels": labels | ({"prefleet.dev/role": role} if role else {}),
+    }
+    return PodRecord.of({"metadata": metadata, "status": status})
+
+
+async def test_what_ails_a_worker_is_said_of_its_group(world: World) -> None:
+    """Its leader only waits: without this a fleet that lacks its second node is loading its model for ever."""
+    world.cluster.pods.put(group_pod(0, {}, role="prefill"))
+    world.cluster.pods.put(group_pod(1, NOWHERE))
+    await world.turn()
+    assert world.status()["Ready"] == ("False", "Unschedulable")
+    conditions = world.api.objects[("prefillpolicies", "chat")]["status"]["conditions"]
+    assert "its worker chat-prefill-group-0-1: no node takes it" in str(conditions)
+
+
+async def test_a_worker_says_nothing_against_a_leader_that_serves(world: World) -> None:
+    world.cluster.pods.put(group_pod(0, POD["status"], role="prefill"))
+    world.cluster.pods.put(group_pod(1, NOWHERE))
+    (policy,) = world.policies
+    pods, _, _ = gather_pods(policy, world.cluster)
+    assert [pod.trouble for pod in pods] == [None]
 
 
 async def test_ready_pods_are_measured_before_anything_is_decided(world: World) -> None:

@@ -15,7 +15,7 @@ from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import MAX_DIGITS, ChildRecord, PodRecord
 from prefleet_operator.app.workqueue import Key
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
-from prefleet_operator.core.observed import Missing, PodView, Reading, RouterView, Sample
+from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Reading, RouterView, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.engines import engine_for
 from prefleet_operator.render import live_config_map_name, router_object_name, router_warnings
@@ -66,6 +66,16 @@ class Cluster:
             if not pod.made_for
         )
 
+    def troubled_workers(self, namespace: str, fleet: str) -> dict[str, PodTrouble]:
+        """By group, what ails one of its workers. They serve nothing and have no role, but their leader waits for
+        them."""
+        workers = (pod for pod in self.pods.of(namespace, fleet) if pod.role is None and pod.group)
+        return {
+            pod.group: PodTrouble(pod.trouble.reason, f"its worker {pod.identity.name}: {pod.trouble.told}")
+            for pod in sorted(workers, key=lambda pod: pod.identity.name, reverse=True)
+            if pod.trouble is not None and not pod.terminating
+        }
+
     def workloads(self, key: Key) -> tuple[ChildRecord, ...]:
         """What makes a fleet's pods."""
         return tuple(
@@ -86,6 +96,7 @@ def gather(
 ) -> Situation:
     """The situation of one fleet."""
     pods = cluster.fleet_pods(policy.namespace, policy.name)
+    workers = cluster.troubled_workers(policy.namespace, policy.name)
     _, stuck, refused = gather_pods(policy, cluster)
     config_map = live_config_map(policy, spec, cluster)
     router = cluster.children["Deployment"].get(policy.namespace, router_object_name(policy.name))
@@ -95,7 +106,7 @@ def gather(
         status=policy.status,
         live=None if config_map is None else read_live(config_map),
         metrics=reading.metrics,
-        pods=tuple(_view(pod, _generation(pod, spec, reading)) for pod in pods),
+        pods=tuple(_view(pod, _generation(pod, spec, reading), workers) for pod in pods),
         pod_generations={pod.identity.name: pod.generation for pod in pods},
         stuck=stuck,
         untaken={
@@ -121,7 +132,8 @@ def gather_pods(
 ) -> tuple[tuple[PodView, ...], Mapping[Role, str], Mapping[Role, str]]:
     """The pods of a fleet that nobody measures, and by role why a rollout is stuck or its pods are refused."""
     unasked = Missing("it has not been asked yet.")
-    pods = tuple(_view(pod, unasked) for pod in cluster.fleet_pods(policy.namespace, policy.name))
+    workers = cluster.troubled_workers(policy.namespace, policy.name)
+    pods = tuple(_view(pod, unasked, workers) for pod in cluster.fleet_pods(policy.namespace, policy.name))
     workloads = [each for each in cluster.workloads(policy.key) if each.role is not None]
     stuck = {each.role: each.stuck for each in workloads if each.role and each.stuck is not None}
     refused = {each.role: each.refused for each in workloads if each.role and each.refused is not None}
@@ -168,7 +180,7 @@ def _is_current(pod: PodRecord, policy: PolicyRecord, spec: PrefillPolicySpec) -
     return not spec.engine.told_at_start or (effective is not None and pod.generation == effective.generation)
 
 
-def _view(pod: PodRecord, generation: Reading[int]) -> PodView:
+def _view(pod: PodRecord, generation: Reading[int], workers: Mapping[str, PodTrouble]) -> PodView:
     assert pod.role is not None
     return PodView(
         name=pod.identity.name,
@@ -178,7 +190,7 @@ def _view(pod: PodRecord, generation: Reading[int]) -> PodView:
         terminating=pod.terminating,
         ready_since_s=pod.ready_since_s,
         reported_generation=generation,
-        trouble=pod.trouble,
+        trouble=pod.trouble or (None if pod.ready else workers.get(pod.group)),
     )
 
 

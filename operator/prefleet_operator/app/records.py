@@ -25,6 +25,8 @@ from prefleet_operator.render import (
     FIELD_MANAGER,
     FLEET_LABEL,
     GENERATION_ANNOTATION,
+    GROUP_INDEX_LABEL,
+    GROUP_SET_LABEL,
     KEPT_ANNOTATION,
     REVISION_ANNOTATION,
     ROLE_LABEL,
@@ -46,7 +48,7 @@ class PodRecord:
     """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making.
 
     `made_for`: the fleet that the operator made it for; "" if somebody else made it. `trouble`: why it will not become
-    ready by itself.
+    ready by itself. `group`: of a replica of several nodes, which one it is part of; "" elsewhere.
     """
 
     identity: Identity
@@ -58,12 +60,14 @@ class PodRecord:
     generation: int | None
     made_for: str = ""
     trouble: PodTrouble | None = None
+    group: str = ""
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
         """Read a Pod."""
         metadata, status = pod["metadata"], pod.get("status") or {}
-        label = (metadata.get("labels") or {}).get(ROLE_LABEL)
+        labels = metadata.get("labels") or {}
+        label = labels.get(ROLE_LABEL)
         ready = next((each for each in status.get("conditions") or () if each["type"] == "Ready"), None)
         is_ready = ready is not None and ready["status"] == "True"
         identity, role = identify(pod), Role(label) if label in set(Role) else None
@@ -77,6 +81,7 @@ class PodRecord:
             generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
             made_for=identity.fleet if role is not None else "",
             trouble=pod_trouble(pod),
+            group=f"{labels[GROUP_SET_LABEL]}/{labels.get(GROUP_INDEX_LABEL)}" if GROUP_SET_LABEL in labels else "",
         )
 
 
@@ -134,7 +139,7 @@ class ChildRecord:
                 :MAX_POLICY_CHARACTERS
             ],
             annotated_generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
-            stuck=_condition_message(child, "Progressing", "False"),
+            stuck=_stuck(child),
             refused=_condition_message(child, "ReplicaFailure", "True"),
             untaken_since_s=_untaken_since(child),
             kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
@@ -166,6 +171,12 @@ def owned_fields(child: Object) -> dict[str, Any]:
 def _revision_text(metadata: Object, fields: Object) -> str:
     owned = (fields.get("f:metadata") or {}).get("f:annotations") or {}
     return str(metadata["annotations"][REVISION_ANNOTATION]) if f"f:{REVISION_ANNOTATION}" in owned else ""
+
+
+def _stuck(child: Object) -> str | None:
+    """What a Deployment says once its deadline is over. A LeaderWorkerSet knows none: there Progressing turns False
+    when all groups are available."""
+    return None if child.get("kind") == "LeaderWorkerSet" else _condition_message(child, "Progressing", "False")
 
 
 def _condition_message(child: Object, kind: str, status: str) -> str | None:

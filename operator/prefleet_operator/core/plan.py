@@ -171,14 +171,23 @@ def _next_policy(situation: Situation, wanted: FleetPolicy) -> FleetPolicy:
     """`wanted` under the highest generation known if the ConfigMap says just that, else under the next one.
 
     The ConfigMap of an engine that is told at its start is read by no pod. Where it is gone or spoilt, and the status
-    knows that nothing else is wanted, the generation stays: the next one would replace every pod for nothing.
+    knows that nothing else is wanted, the generation stays: the next one would replace every pod for nothing. One that
+    can be read is believed, since a status does not tell all that an engine is told, nor of a spec that was refused.
     """
     live, effective = situation.live, situation.status.effective
     known = max(0 if live is None else live.generation, 0 if effective is None else effective.generation)
     unchanged = live is not None and live.policy == _numbered(wanted, known)
-    if isinstance(wanted, NativePolicy) and situation.status.observed_generation == situation.generation:
-        unchanged = unchanged or describe_effective(_numbered(wanted, known)) == effective
+    lost = live is None or live.policy is None or not live.ours
+    if lost and isinstance(wanted, NativePolicy) and _is_carried_out(situation):
+        unchanged = describe_effective(_numbered(wanted, known)) == effective
     return _numbered(wanted, known if unchanged else known + 1)
+
+
+def _is_carried_out(situation: Situation) -> bool:
+    """Whether the status is of this very spec, applied."""
+    accepted = find_condition(situation.status.conditions, ConditionType.ACCEPTED)
+    known = accepted is not None and accepted.status is TRUE
+    return known and situation.status.observed_generation == situation.generation
 
 
 def _numbered(policy: FleetPolicy, generation: int) -> FleetPolicy:
