@@ -32,6 +32,9 @@ ATTACH: dict[str, Any] = {
 }
 
 
+MIXED: dict[str, Any] = {"prefill": None, "decode": None, "mixed": {"replicas": 1}, "scheduling": PINNED}
+
+
 class RecordingApi(MemoryApi):
     """Keeps the Events and gives policies their age."""
 
@@ -220,6 +223,49 @@ async def test_of_two_policies_with_one_pod_the_newer_is_refused_and_the_older_g
     with pytest.raises(WorkFailedError):
         await world.turn("new")
     assert "configmaps/new-policy" not in {f"{plural}/{name}" for plural, name in world.api.objects}
+
+
+async def refuse(world: AttachedWorld, **spec: Any) -> dict[str, Any]:
+    """A spec that is refused; the status after it."""
+    world.add(**spec)
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    status: dict[str, Any] = world.api.objects[("prefillpolicies", "chat")]["status"]
+    return status
+
+
+async def test_of_a_refused_policy_the_pods_found_are_the_pods_wanted(world: AttachedWorld) -> None:
+    """Whoever makes them has scaled them down meanwhile: nothing is missing for that."""
+    world.add(**ATTACH)
+    world.attach("chat", pod("p1"), pod("p2"))
+    await world.turn()
+    (role,) = world.api.objects[("prefillpolicies", "chat")]["status"]["roles"]
+    assert role["desired"] == 2
+    world.attach("chat", pod("p1", ready=True))
+    status = await refuse(world, **ATTACH, tuning={"mode": "Sometimes"})
+    assert [(role["desired"], role["ready"]) for role in status["roles"]] == [(1, 1)]
+    assert world.status()["Ready"] == ("True", "PodsReady")
+
+
+async def test_of_a_fleet_that_may_not_be_attached_the_operators_own_pods_are_counted(world: AttachedWorld) -> None:
+    world.add(**MIXED)
+    own = pod("chat-mixed-1", fleet="chat", ready=True)
+    await world.turn()
+    world.cluster.pods.put(own)
+    world.attach("chat", own)
+    await refuse(world, **ATTACH)
+    assert world.status()["Accepted"] == ("False", "PodsOverlap")
+    assert world.status()["Ready"] == ("True", "PodsReady")
+
+
+async def test_a_refused_spec_makes_no_router_ready(world: AttachedWorld) -> None:
+    router = {"type": "VLLMRouter", "image": "router:1"}
+    world.add(**MIXED, router=router)
+    await world.turn()
+    world.cluster.pods.put(pod("chat-mixed-1", fleet="chat", ready=True))
+    status = await refuse(world, **MIXED, router=router, tuning={"mode": "Sometimes"})
+    assert world.status()["Ready"] == ("False", "RouterNotReady")
+    assert "The router has 0 of 1 pods ready" in str(status["conditions"])
 
 
 async def test_a_refusal_outlasts_a_pod_that_is_rolled(world: AttachedWorld, monkeypatch: pytest.MonkeyPatch) -> None:

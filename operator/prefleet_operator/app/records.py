@@ -46,6 +46,7 @@ class PodRecord:
 
     `made_for`: the fleet that the operator made it for; "" if somebody else made it. `trouble`: why it will not become
     ready by itself. `group`: of a replica of several nodes, which one it is part of; "" elsewhere.
+    `routes`: it is a router's.
     """
 
     identity: Identity
@@ -58,6 +59,7 @@ class PodRecord:
     made_for: str = ""
     trouble: PodTrouble | None = None
     group: str = ""
+    routes: bool = False
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -79,6 +81,7 @@ class PodRecord:
             made_for=identity.fleet if role is not None else "",
             trouble=pod_trouble(pod),
             group=f"{labels[GROUP_SET_LABEL]}/{labels.get(GROUP_INDEX_LABEL)}" if GROUP_SET_LABEL in labels else "",
+            routes=label == ROUTER,
         )
 
 
@@ -92,8 +95,8 @@ class ChildRecord:
     `owns_policy`: nobody else has written the policy documents in it. `native`: it is of an engine that is told at its
     start. `kept`: a ConfigMap that outlives its policy. `stuck`: why a rollout makes no progress. `refused`: why its
     pods cannot even be made. `untaken_since_s`: when a LeaderWorkerSet was made of which no controller has written a
-    word yet; a Deployment's controller is part of every cluster. `ready_pods`: of the router's Deployment; those of a
-    role are counted pod by pod.
+    word yet; a Deployment's controller is part of every cluster. `ready_pods`, `wanted_pods`: of the router's
+    Deployment; those of a role are counted pod by pod.
     """
 
     identity: Identity
@@ -108,6 +111,7 @@ class ChildRecord:
     untaken_since_s: float | None = None
     kept: bool = False
     ready_pods: int = 0
+    wanted_pods: int = 0
     refused: str | None = None
 
     @classmethod
@@ -134,6 +138,7 @@ class ChildRecord:
             untaken_since_s=_untaken_since(child),
             kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
             ready_pods=int((child.get("status") or {}).get("readyReplicas") or 0) if label == ROUTER else 0,
+            wanted_pods=int((child.get("spec") or {}).get("replicas") or 0) if label == ROUTER else 0,
         )
 
 
