@@ -109,6 +109,24 @@ async def test_a_config_map_is_all_that_is_written_and_nobody_owns_it(world: Att
     assert await world.turn() == []
 
 
+@pytest.mark.parametrize(
+    ("labels", "made_for"),
+    [
+        pytest.param({"prefleet.dev/fleet": "other", "prefleet.dev/role": "mixed"}, "other", id="an engine pod"),
+        pytest.param({"prefleet.dev/fleet": "other", "prefleet.dev/role": "router"}, "other", id="a router's"),
+        pytest.param(
+            {"prefleet.dev/fleet": "other", "leaderworkerset.sigs.k8s.io/name": "other-mixed-group"}, "other",
+            id="a worker of a group",
+        ),
+        pytest.param({"leaderworkerset.sigs.k8s.io/name": "theirs"}, "", id="a worker of somebody else's group"),
+        pytest.param({"app": "chat"}, "", id="somebody else's"),
+    ],
+)  # fmt: skip
+def test_which_pods_the_operator_made(labels: dict[str, str], made_for: str) -> None:
+    metadata = {"namespace": "ns", "name": "p", "uid": "p", "resourceVersion": "5", "labels": labels}
+    assert PodRecord.of({"metadata": metadata}).made_for == made_for
+
+
 async def test_nothing_is_decided_before_the_pods_are_known(world: AttachedWorld) -> None:
     world.add(**ATTACH)
     world.attach("chat", watchers=(Unlisted(),))

@@ -70,6 +70,7 @@ class PodRecord:
         ready = next((each for each in status.get("conditions") or () if each["type"] == "Ready"), None)
         is_ready = ready is not None and ready["status"] == "True"
         identity, role = identify(pod), Role(label) if label in set(Role) else None
+        made = role is not None or label == ROUTER or GROUP_SET_LABEL in labels
         return cls(
             identity=identity,
             role=role,
@@ -78,7 +79,7 @@ class PodRecord:
             ready_since_s=_seconds(ready.get("lastTransitionTime")) if ready is not None and is_ready else None,
             terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
             generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
-            made_for=identity.fleet if role is not None else "",
+            made_for=identity.fleet if made else "",
             trouble=pod_trouble(pod),
             group=f"{labels[GROUP_SET_LABEL]}/{labels.get(GROUP_INDEX_LABEL)}" if GROUP_SET_LABEL in labels else "",
             routes=label == ROUTER,
