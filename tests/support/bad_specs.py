@@ -307,6 +307,12 @@ BAD_SPECS = (
         "attach: remove model.source, engine.image and runtime.image: attached pods have their own",
     ),
     BadSpec(
+        "a security profile for pods of others",
+        _attached(BY_LABEL) | {"spec.security": {"profile": "Restricted"}},
+        "spec",
+        "security.profile: remove it: as which user attached pods run",
+    ),
+    BadSpec(
         "attached decode pods without prefill pods",
         {**_attached(BY_LABEL), "spec.attach": {"decode": {"podSelector": BY_LABEL}}},
         "spec.attach",

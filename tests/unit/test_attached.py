@@ -23,8 +23,9 @@ from prefleet_operator.core.attached import (
     hold_refusal,
     judge_attached_ready,
 )
-from prefleet_operator.core.observed import FleetMetrics, Missing, PodView, Reading, Sample
+from prefleet_operator.core.observed import FleetMetrics, Missing, PodTrouble, PodView, Reading, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation, make_plan
+from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.status import ATTACHED_PROPAGATION_S, Facts, judge_policy_active, role_statuses
 from prefleet_operator.render import KEPT_ANNOTATION, InstallationDefaults, PolicyObject, render_fleet
 from prefleet_runtime.contract import RuntimePolicy
@@ -35,6 +36,7 @@ NOW = 1_700_000_000.0
 LONG_AGO = NOW - 3600
 PINNED: dict[str, Any] = {"threshold": 900, "longMaxWait": "4s"}
 CURRENT, OLD = Sample(5, NOW), Sample(4, NOW)
+CRASH = PodTrouble(Reason.ENGINE_CRASHING, "container vllm ends (exit code 1)")
 BOTH: dict[str, Any] = {
     "prefill": {"podSelector": {"matchLabels": {"role": "prefill"}}},
     "decode": {"podSelector": {"matchLabels": {"role": "decode"}}},
@@ -68,6 +70,17 @@ def facts(*pods: PodView, attach: dict[str, Any] | None = None, changed_at_s: fl
             facts(pod("a"), pod("b", ready=False)), "True", "PodsReady",
             "Ready pods of those found: 1 of 2 mixed.",
             id="one pod that serves is enough, and the numbers are said",
+        ),
+        pytest.param(
+            facts(pod("a", ready=False, trouble=CRASH)), "False", "EngineCrashing",
+            "Ready pods of those found: 0 of 1 mixed; each attached role needs one that is ready; "
+            "pod a: container vllm ends (exit code 1).",
+            id="a pod that crashes is said to",
+        ),
+        pytest.param(
+            facts(pod("a"), pod("b", ready=False, trouble=CRASH)), "True", "EngineCrashing",
+            "Ready pods of those found: 1 of 2 mixed; pod b: container vllm ends (exit code 1).",
+            id="also beside one that serves",
         ),
         pytest.param(
             facts(pod("a", Role.PREFILL), attach=BOTH), "False", "NoPodsFound",

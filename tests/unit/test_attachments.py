@@ -32,6 +32,9 @@ ATTACH: dict[str, Any] = {
 }
 
 
+MIXED: dict[str, Any] = {"prefill": None, "decode": None, "mixed": {"replicas": 1}, "scheduling": PINNED}
+
+
 class RecordingApi(MemoryApi):
     """Keeps the Events and gives policies their age."""
 
@@ -104,6 +107,24 @@ async def test_a_config_map_is_all_that_is_written_and_nobody_owns_it(world: Att
     status = world.api.objects[("prefillpolicies", "chat")]["status"]
     assert status["roles"] == [{"name": "mixed", "desired": 1, "ready": 0, "active": 0}]
     assert await world.turn() == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "made_for"),
+    [
+        pytest.param({"prefleet.dev/fleet": "other", "prefleet.dev/role": "mixed"}, "other", id="an engine pod"),
+        pytest.param({"prefleet.dev/fleet": "other", "prefleet.dev/role": "router"}, "other", id="a router's"),
+        pytest.param(
+            {"prefleet.dev/fleet": "other", "leaderworkerset.sigs.k8s.io/name": "other-mixed-group"}, "other",
+            id="a worker of a group",
+        ),
+        pytest.param({"leaderworkerset.sigs.k8s.io/name": "theirs"}, "", id="a worker of somebody else's group"),
+        pytest.param({"app": "chat"}, "", id="somebody else's"),
+    ],
+)  # fmt: skip
+def test_which_pods_the_operator_made(labels: dict[str, str], made_for: str) -> None:
+    metadata = {"namespace": "ns", "name": "p", "uid": "p", "resourceVersion": "5", "labels": labels}
+    assert PodRecord.of({"metadata": metadata}).made_for == made_for
 
 
 async def test_nothing_is_decided_before_the_pods_are_known(world: AttachedWorld) -> None:
@@ -220,6 +241,49 @@ async def test_of_two_policies_with_one_pod_the_newer_is_refused_and_the_older_g
     with pytest.raises(WorkFailedError):
         await world.turn("new")
     assert "configmaps/new-policy" not in {f"{plural}/{name}" for plural, name in world.api.objects}
+
+
+async def refuse(world: AttachedWorld, **spec: Any) -> dict[str, Any]:
+    """A spec that is refused; the status after it."""
+    world.add(**spec)
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    status: dict[str, Any] = world.api.objects[("prefillpolicies", "chat")]["status"]
+    return status
+
+
+async def test_of_a_refused_policy_the_pods_found_are_the_pods_wanted(world: AttachedWorld) -> None:
+    """Whoever makes them has scaled them down meanwhile: nothing is missing for that."""
+    world.add(**ATTACH)
+    world.attach("chat", pod("p1"), pod("p2"))
+    await world.turn()
+    (role,) = world.api.objects[("prefillpolicies", "chat")]["status"]["roles"]
+    assert role["desired"] == 2
+    world.attach("chat", pod("p1", ready=True))
+    status = await refuse(world, **ATTACH, tuning={"mode": "Sometimes"})
+    assert [(role["desired"], role["ready"]) for role in status["roles"]] == [(1, 1)]
+    assert world.status()["Ready"] == ("True", "PodsReady")
+
+
+async def test_of_a_fleet_that_may_not_be_attached_the_operators_own_pods_are_counted(world: AttachedWorld) -> None:
+    world.add(**MIXED)
+    own = pod("chat-mixed-1", fleet="chat", ready=True)
+    await world.turn()
+    world.cluster.pods.put(own)
+    world.attach("chat", own)
+    await refuse(world, **ATTACH)
+    assert world.status()["Accepted"] == ("False", "PodsOverlap")
+    assert world.status()["Ready"] == ("True", "PodsReady")
+
+
+async def test_a_refused_spec_makes_no_router_ready(world: AttachedWorld) -> None:
+    router = {"type": "VLLMRouter", "image": "router:1"}
+    world.add(**MIXED, router=router)
+    await world.turn()
+    world.cluster.pods.put(pod("chat-mixed-1", fleet="chat", ready=True))
+    status = await refuse(world, **MIXED, router=router, tuning={"mode": "Sometimes"})
+    assert world.status()["Ready"] == ("False", "RouterNotReady")
+    assert "The router has 0 of 1 pods ready" in str(status["conditions"])
 
 
 async def test_a_refusal_outlasts_a_pod_that_is_rolled(world: AttachedWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,12 @@ def test_short_capacity_says_what_to_do() -> None:
     assert message == "P95 of 80 long waits is 9s; add replicas, or allow more in slo.longQueueWait."
 
 
+def test_a_wait_that_the_budget_holds_is_not_called_unknown() -> None:
+    verdict = judge_capacity(found(Reason.RESTART_BUDGET_SPENT, "P95 is 9s, but the budget is spent"), noisy=False)
+    assert (verdict.status.value, verdict.reason.value) == ("Unknown", "RestartBudgetSpent")
+    assert verdict.message == "Not judged while the wait limit is held: P95 is 9s, but the budget is spent."
+
+
 def degraded(reading: Reading[float], *before: Condition) -> Verdict:
     return judge_degraded(reading, make_spec(), before)
 

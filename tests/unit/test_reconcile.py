@@ -90,7 +90,7 @@ class MemoryApi:
         found["metadata"] |= {"uid": f"uid-{resource.plural}-{desired['metadata']['name']}", "managedFields": [managed]}
         answer = copy.deepcopy(self._put(resource.plural, found))
         if desired["kind"] == "ConfigMap":
-            document = desired["data"]["policy.json"]
+            document = next(desired["data"][key] for key in ("policy.json", "engine.json") if key in desired["data"])
             self.contents.setdefault(json.loads(document)["generation"], set()).add(document)
         self._wrote(f"apply {desired['kind']} {desired['metadata']['name']}")
         return answer
@@ -577,6 +577,40 @@ ANSWERED = {"conditions": [{"type": "Progressing", "status": "True", "reason": "
 )
 def test_a_group_set_is_untaken_until_its_controller_answers(group: Object, since_s: float | None) -> None:
     assert ChildRecord.of(group).untaken_since_s == since_s
+
+
+LIGHT_LLM: dict[str, Any] = {
+    "model": {"source": {"pvc": {"claimName": "models", "path": "m"}}, "servedName": "chat"},
+    "engine": {"type": "LightLLM", "image": "lightllm:1"},
+    "scheduling": {"policy": "FCFS"},
+}
+
+
+async def test_a_fleet_goes_from_an_engine_that_reads_a_file_to_one_that_is_told_and_back(world: World) -> None:
+    """Each time the ConfigMap holds the new engine's documents alone, under the next generation, also where nothing
+    else differs; and a status that is lost is taken from it."""
+    mixed: dict[str, Any] = {"prefill": None, "decode": None, "mixed": {"replicas": 1}}
+    runtime: dict[str, Any] = {"scheduling": {"policy": "FCFS"}} | mixed
+    seen = []
+    for number, spec in enumerate((runtime, LIGHT_LLM | mixed, runtime), start=1):
+        status = world.api.objects[("prefillpolicies", "chat")].get("status", {})
+        found = world.api.add_policy(**spec)
+        found["metadata"]["generation"] = number
+        found["status"] = status
+        world.watch()
+        await world.turn()
+        world.rewatch()
+        assert await world.turn() == []
+        data = world.api.objects[("configmaps", "chat-policy")]["data"]
+        effective = world.api.objects[("prefillpolicies", "chat")]["status"]["effective"]
+        seen.append((sorted(data), effective["generation"]))
+        world.api.objects[("prefillpolicies", "chat")]["status"] = {}
+        world.watch()
+        world.restart()
+        await world.turn()
+        assert world.api.objects[("prefillpolicies", "chat")]["status"]["effective"] == effective
+        world.rewatch()
+    assert seen == [(["decode.json", "policy.json"], 1), (["engine.json"], 2), (["decode.json", "policy.json"], 3)]
 
 
 AVAILABLE = {

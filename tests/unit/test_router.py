@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from prefleet_operator.api import InvalidSpecError, Role, parse_spec
+from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.records import ChildRecord, PodRecord
-from prefleet_operator.core.observed import PodView, RouterView, Sample
+from prefleet_operator.core.observed import PodTrouble, PodView, RouterView, Sample
+from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.status import Facts, Verdict, judge_ready
 from prefleet_operator.render import router_warnings
 from prefleet_operator.render.router_command import retry_arguments, router_command
@@ -233,10 +235,19 @@ def judge(router: RouterView | None, ready: bool = True, **fields: Any) -> Verdi
         pytest.param(
             judge(RouterView(0, "quota exceeded.")), "False", "RouterNotReady", "(quota exceeded)", id="it is stuck"
         ),
+        pytest.param(
+            judge(RouterView(0, "late", refused="quota exceeded.")), "False", "RouterNotReady", "make more (quota",
+            id="its pods are refused",
+        ),
+        pytest.param(
+            judge(RouterView(0, trouble=PodTrouble(Reason.IMAGE_UNAVAILABLE, "pod chat-router-1: no image"))),
+            "False", "RouterNotReady", "0 of 1 pods ready (pod chat-router-1: no image)",
+            id="its pod says what ails it",
+        ),
         pytest.param(judge(RouterView(0), ready=False), "False", "PodsNotReady", "0 of 1 mixed", id="engines first"),
         pytest.param(judge(RouterView(2)), "True", "PodsReady", "1 router", id="one more while it rolls"),
     ],
-)
+)  # fmt: skip
 def test_the_router_counts_in_ready(verdict: Verdict, status: str, reason: str, words: str) -> None:
     assert (verdict.status, verdict.reason) == (status, reason)
     assert words in verdict.message
@@ -247,3 +258,19 @@ def test_only_the_routers_ready_pods_are_read_from_its_deployment(role: str, rea
     labels = {"prefleet.dev/fleet": "chat", "prefleet.dev/role": role}
     metadata = {"namespace": "serving", "name": "x", "uid": "1", "resourceVersion": "1", "labels": labels}
     assert ChildRecord.of({"metadata": metadata, "status": {"readyReplicas": 2}}).ready_pods == ready
+
+
+def test_a_routers_pod_in_trouble_is_found_for_its_fleet() -> None:
+    item = render(with_router(SIMULATOR))["Deployment/chat-router"]
+    item["metadata"] |= {"uid": "1", "resourceVersion": "1"}
+    metadata = item["metadata"] | {"name": "chat-router-x"}
+    waiting = {"reason": "ErrImageNeverPull", "message": "no such image"}
+    status = {"containerStatuses": [{"name": "router", "image": "r:1", "state": {"waiting": waiting}}]}
+    cluster = Cluster()
+    cluster.children["Deployment"].put(ChildRecord.of(item))
+    cluster.pods.put(PodRecord.of({"metadata": metadata, "status": status}))
+    router = cluster.router("serving", "chat")
+    assert router is not None
+    assert router.wanted == 1
+    assert router.trouble is not None
+    assert router.trouble.told.startswith("pod chat-router-x: container router waits with ErrImageNeverPull")

@@ -227,6 +227,11 @@ class PrefillPolicySpec(Model):
             "engine.version says which release they run",
             brings_nothing_of_its_own,
         ),
+        Rule(
+            "!has(self.attach) || self.security.profile != 'Restricted'",
+            "security.profile: remove it: as which user attached pods run is for those to say who make them",
+            lambda spec: spec.attach is None or spec.security.profile is not SecurityProfile.RESTRICTED,
+        ),
         *attachable_engine_rules(EngineType),
         Rule(
             "self.tuning.mode != 'Off' || self.scheduling.policy != 'ShortRequestFirst'"

@@ -58,13 +58,29 @@ class Cluster:
         """The pods of a fleet, each with its role: those that it attaches, or those that the operator made."""
         attached = self.attached.get((namespace, fleet))
         if attached is None:
-            return tuple(pod for pod in self.pods.of(namespace, fleet) if pod.role is not None)
+            return self.made_pods(namespace, fleet)
         return tuple(
             replace(pod, role=role)
             for role, store in attached.stores.items()
             for pod in sorted(store.everything(namespace), key=lambda pod: pod.identity.name)
             if not pod.made_for
         )
+
+    def made_pods(self, namespace: str, fleet: str) -> tuple[PodRecord, ...]:
+        """The pods of roles that the operator made for a fleet."""
+        return tuple(pod for pod in self.pods.of(namespace, fleet) if pod.role is not None)
+
+    def router(self, namespace: str, fleet: str) -> RouterView | None:
+        """The router of a fleet, if it has one."""
+        found = self.children["Deployment"].get(namespace, router_object_name(fleet))
+        if found is None or found.identity.fleet != fleet:
+            return None
+        troubles = (
+            PodTrouble(pod.trouble.reason, f"pod {pod.identity.name}: {pod.trouble.told}")
+            for pod in self.pods.of(namespace, fleet)
+            if pod.routes and pod.trouble is not None and not pod.terminating
+        )
+        return RouterView(found.ready_pods, found.stuck, found.wanted_pods, found.refused, next(troubles, None))
 
     def troubled_workers(self, namespace: str, fleet: str) -> dict[str, PodTrouble]:
         """By group, what ails one of its workers. They serve nothing and have no role, but their leader waits for
@@ -99,7 +115,6 @@ def gather(
     workers = cluster.troubled_workers(policy.namespace, policy.name)
     _, stuck, refused = gather_pods(policy, cluster)
     config_map = live_config_map(policy, spec, cluster)
-    router = cluster.children["Deployment"].get(policy.namespace, router_object_name(policy.name))
     return Situation(
         spec=spec,
         generation=policy.generation,
@@ -116,7 +131,7 @@ def gather(
         },
         refused=refused,
         sources=sources,
-        router=None if router is None else RouterView(router.ready_pods, router.stuck),
+        router=cluster.router(*policy.key),
         warnings=(*engine_for(spec).warnings(spec), *router_warnings(spec)),
     )
 
@@ -130,11 +145,15 @@ def live_config_map(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Clus
 def gather_pods(
     policy: PolicyRecord, cluster: Cluster
 ) -> tuple[tuple[PodView, ...], Mapping[Role, str], Mapping[Role, str]]:
-    """The pods of a fleet that nobody measures, and by role why a rollout is stuck or its pods are refused."""
+    """The pods of a fleet that nobody measures, and by role why a rollout is stuck or its pods are refused.
+
+    Of one whose spec says attach and is refused, those that the operator made for the last spec go on.
+    """
     unasked = Missing("it has not been asked yet.")
     workers = cluster.troubled_workers(policy.namespace, policy.name)
-    pods = tuple(_view(pod, unasked, workers) for pod in cluster.fleet_pods(policy.namespace, policy.name))
     workloads = [each for each in cluster.workloads(policy.key) if each.role is not None]
+    found = cluster.made_pods(*policy.key) if workloads else cluster.fleet_pods(*policy.key)
+    pods = tuple(_view(pod, unasked, workers) for pod in found)
     stuck = {each.role: each.stuck for each in workloads if each.role and each.stuck is not None}
     refused = {each.role: each.refused for each in workloads if each.role and each.refused is not None}
     return pods, stuck, refused

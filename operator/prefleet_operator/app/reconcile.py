@@ -38,6 +38,7 @@ from prefleet_operator.app.leader import LeadershipLostError
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import Readings
 from prefleet_operator.app.workqueue import Key, WorkFailedError
+from prefleet_operator.core.attached import still_attached
 from prefleet_operator.core.plan import Event, Plan, condition_events
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restarts import restart_events
@@ -215,7 +216,11 @@ class Reconciler:
     def _recounted(self, policy: PolicyRecord) -> PrefillPolicyStatus:
         """The status of a fleet whose spec cannot be carried out: what runs goes on, and must be told of."""
         pods, stuck, denied = gather_pods(policy, self._cluster)
-        return still_ready(policy.status, pods, stuck, denied, self._now())
+        made = any(each.role is not None for each in self._cluster.workloads(policy.key))
+        if policy.key in self._cluster.attached and not made:
+            return still_attached(policy.status, pods, self._now())
+        router = self._cluster.router(*policy.key)
+        return still_ready(policy.status, pods, stuck, denied, self._now(), router)
 
     def _attempt(self, policy: PolicyRecord, spec: PrefillPolicySpec) -> Attempt:
         if not self._cluster.knows_attached(policy.namespace):

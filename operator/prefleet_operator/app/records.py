@@ -49,6 +49,7 @@ class PodRecord:
 
     `made_for`: the fleet that the operator made it for; "" if somebody else made it. `trouble`: why it will not become
     ready by itself. `group`: of a replica of several nodes, which one it is part of; "" elsewhere.
+    `routes`: it is a router's.
     """
 
     identity: Identity
@@ -61,6 +62,7 @@ class PodRecord:
     made_for: str = ""
     trouble: PodTrouble | None = None
     group: str = ""
+    routes: bool = False
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -71,6 +73,7 @@ class PodRecord:
         ready = next((each for each in status.get("conditions") or () if each["type"] == "Ready"), None)
         is_ready = ready is not None and ready["status"] == "True"
         identity, role = identify(pod), Role(label) if label in set(Role) else None
+        made = role is not None or label == ROUTER or GROUP_SET_LABEL in labels
         return cls(
             identity=identity,
             role=role,
@@ -79,9 +82,10 @@ class PodRecord:
             ready_since_s=_seconds(ready.get("lastTransitionTime")) if ready is not None and is_ready else None,
             terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
             generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
-            made_for=identity.fleet if role is not None else "",
+            made_for=identity.fleet if made else "",
             trouble=pod_trouble(pod),
             group=f"{labels[GROUP_SET_LABEL]}/{labels.get(GROUP_INDEX_LABEL)}" if GROUP_SET_LABEL in labels else "",
+            routes=label == ROUTER,
         )
 
 
@@ -95,9 +99,9 @@ class ChildRecord:
     `owns_policy`: nobody else has written the policy documents in it. `native`: it is of an engine that is told at its
     start. `kept`: a ConfigMap that outlives its policy. `stuck`: why a rollout makes no progress. `refused`: why its
     pods cannot even be made. `untaken_since_s`: when a LeaderWorkerSet was made of which no controller has written a
-    word yet; a Deployment's controller is part of every cluster. `ready_pods`: of the router's Deployment; those of a
-    role are counted pod by pod. `revision_text`: of a workload, the annotation that says what its pods were made of, as
-    long as nobody else has written it.
+    word yet; a Deployment's controller is part of every cluster. `ready_pods`, `wanted_pods`: of the router's
+    Deployment; those of a role are counted pod by pod. `revision_text`: of a workload, the annotation that says what
+    its pods were made of, as long as nobody else has written it.
     """
 
     identity: Identity
@@ -112,6 +116,7 @@ class ChildRecord:
     untaken_since_s: float | None = None
     kept: bool = False
     ready_pods: int = 0
+    wanted_pods: int = 0
     refused: str | None = None
     revision_text: str = ""
 
@@ -145,6 +150,7 @@ class ChildRecord:
             kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
             ready_pods=int((child.get("status") or {}).get("readyReplicas") or 0) if label == ROUTER else 0,
             revision_text=_revision_text(metadata, fields),
+            wanted_pods=int((child.get("spec") or {}).get("replicas") or 0) if label == ROUTER else 0,
         )
 
 

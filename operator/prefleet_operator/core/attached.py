@@ -1,7 +1,7 @@
 """What is said of pods that somebody else makes (`spec.attach`). Pure.
 
 Ready. Nobody tells how many pods there should be, so the desired number is the number found, and the fleet is ready
-once each attached role has a pod that serves.
+once each attached role has a pod that serves. What ails the others is said, and changes nothing of that.
 
 Propagation. Attached pods are never changed, so nothing makes their kubelet look at the ConfigMap at once: it does
 so within `KUBELET_REFRESH_S`, and a metrics source may tell a scrape later.
@@ -14,12 +14,13 @@ their workload is rolled, and a policy that is refused and accepted by turns hel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prefleet_operator.api import Condition, ConditionStatus, ConditionType, PrefillPolicySpec, Role
+from prefleet_operator.api import Condition, ConditionStatus, ConditionType, PrefillPolicyStatus, Role
+from prefleet_operator.core.observed import PodView
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.status import FALSE, TRUE, Facts, Verdict
+from prefleet_operator.core.status import FALSE, TRUE, Facts, Verdict, recounted, tell_trouble, trouble_reason
 
 OVERLAP_HOLD_S = 120.0
 
@@ -27,23 +28,35 @@ OVERLAP_HOLD_S = 120.0
 def judge_attached_ready(facts: Facts) -> Verdict:
     """Ready: each attached role has at least one pod that serves."""
     found = {role: facts.found_pods(role) for role in facts.spec.role_names()}
-    ready = {role: len(facts.ready_pods(role)) for role in found}
+    return _count_attached(found, {role: of.pod_selector.text for role, of in facts.spec.attached_roles().items()})
+
+
+def _count_attached(found: Mapping[Role, Sequence[PodView]], selectors: Mapping[Role, str]) -> Verdict:
+    """Ready, by the pods found. What a pod itself says of its trouble is told also where others serve."""
+    ready = {role: sum(pod.ready for pod in found[role]) for role in found}
     kind = ConditionType.READY
     empty = [role for role, pods in found.items() if not pods]
     if empty:
-        selectors = " and ".join(f"spec.attach.{role.value}.podSelector" for role in empty)
-        message = f"No pod of the namespace matches {selectors} ({_selectors(facts.spec, empty)}): "
+        fields = " and ".join(f"spec.attach.{role.value}.podSelector" for role in empty)
+        written = "; ".join(selectors[role] for role in empty if role in selectors)
+        message = f"No pod of the namespace matches {fields}{f' ({written})' if written else ''}: "
         return Verdict(kind, FALSE, Reason.NO_PODS_FOUND, message + "compare it with kubectl get pods --show-labels.")
     counts = ", ".join(f"{ready[role]} of {len(found[role])} {role.value}" for role in found)
+    troubled = [pod for pods in found.values() for pod in pods if pod.trouble is not None]
+    trouble = f"; {tell_trouble(troubled)}" if troubled else ""
     if not all(ready.values()):
-        message = f"Ready pods of those found: {counts}; each attached role needs one that is ready."
-        return Verdict(kind, FALSE, Reason.PODS_NOT_READY, message)
-    return Verdict(kind, TRUE, Reason.PODS_READY, f"Ready pods of those found: {counts}.")
+        reason = trouble_reason(troubled) if troubled else Reason.PODS_NOT_READY
+        message = f"Ready pods of those found: {counts}; each attached role needs one that is ready{trouble}."
+        return Verdict(kind, FALSE, reason, message)
+    reason = trouble_reason(troubled) if troubled else Reason.PODS_READY
+    return Verdict(kind, TRUE, reason, f"Ready pods of those found: {counts}{trouble}.")
 
 
-def _selectors(spec: PrefillPolicySpec, roles: Iterable[Role]) -> str:
-    attached = spec.attached_roles()
-    return "; ".join(attached[role].pod_selector.text for role in roles)
+def still_attached(status: PrefillPolicyStatus, pods: Sequence[PodView], now: float) -> PrefillPolicyStatus:
+    """The status of a policy that attaches pods and is refused, with its pods counted anew."""
+    found = {role.name: [pod for pod in pods if pod.role is role.name and not pod.terminating] for role in status.roles}
+    wanted = {role: len(there) for role, there in found.items()}
+    return recounted(status, pods, wanted, _count_attached(found, {}), now)
 
 
 @dataclass(frozen=True, slots=True)

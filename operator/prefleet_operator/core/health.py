@@ -33,6 +33,9 @@ def judge_capacity(decision: TuningDecision, noisy: bool) -> Verdict:
         return Verdict(kind, TRUE, Reason.CAPACITY_LIMITED, message, noisy)
     if finding.reason in _MEASURED:
         return Verdict(kind, FALSE, Reason.CAPACITY_SUFFICES, f"{finding.message}.", noisy)
+    if finding.reason is Reason.RESTART_BUDGET_SPENT:
+        message = f"Not judged while the wait limit is held: {finding.message}."
+        return Verdict(kind, UNKNOWN, finding.reason, message, noisy)
     message = f"How long requests wait without promotion is not known: {finding.message}."
     return Verdict(kind, UNKNOWN, finding.reason, message, noisy)
 

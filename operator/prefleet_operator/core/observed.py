@@ -115,7 +115,11 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class RouterView:
-    """The router's Deployment: how many of its pods are ready, and why its rollout makes no progress, if so."""
+    """The router's Deployment: how many of its pods are ready and wanted, and why its rollout makes no progress, or its
+    pods are refused, if so; `trouble`: why one of them will not become ready by itself."""
 
     ready: int = 0
     stuck: str | None = None
+    wanted: int = 0
+    refused: str | None = None
+    trouble: PodTrouble | None = None

@@ -114,7 +114,8 @@ def judge_ready(facts: Facts) -> Verdict:
     ready = count_ready(wanted, facts.pods, facts.stuck, facts.refused)
     if ready.status is not TRUE or facts.spec.router.type is RouterType.NONE:
         return ready
-    return _judge_router(facts, ready)
+    router = replace(facts.router or RouterView(), wanted=facts.spec.router.replicas)
+    return _count_router(router, wanted, ready)
 
 
 def count_ready(
@@ -136,7 +137,7 @@ def count_ready(
         message = f"{counts}; the cluster refuses to make more: {denied[without].rstrip('.')}."
         return _ready(FALSE, Reason.PODS_REFUSED, message)
     if missing and troubled:
-        return _ready(FALSE, _reason(troubled), f"{counts}; {_tell(troubled)}.")
+        return _ready(FALSE, trouble_reason(troubled), f"{counts}; {tell_trouble(troubled)}.")
     if held is not None:
         message = (
             f"The rollout of {held.value} makes no progress ({stuck[held].rstrip('.')}); "
@@ -146,8 +147,8 @@ def count_ready(
     if missing:
         return _ready(FALSE, Reason.PODS_NOT_READY, f"{counts}; a pod is ready once its engine has loaded its model.")
     if troubled:
-        message = f"{parts}; but none takes the place of an old one: {_tell(troubled)}."
-        return _ready(TRUE, _reason(troubled), message)
+        message = f"{parts}; but none takes the place of an old one: {tell_trouble(troubled)}."
+        return _ready(TRUE, trouble_reason(troubled), message)
     return _ready(TRUE, Reason.PODS_READY, f"{parts}.")
 
 
@@ -155,32 +156,40 @@ def _ready(status: ConditionStatus, reason: Reason, message: str) -> Verdict:
     return Verdict(ConditionType.READY, status, reason, message)
 
 
-def _reason(troubled: Sequence[PodView]) -> Reason:
+def trouble_reason(troubled: Sequence[PodView]) -> Reason:
+    """The reason of the first of the pods, which is in trouble."""
     trouble = troubled[0].trouble
     assert trouble is not None
     return trouble.reason
 
 
-def _tell(troubled: Sequence[PodView]) -> str:
+def tell_trouble(troubled: Sequence[PodView]) -> str:
     """What ails the first of the pods, and how many others are in trouble too."""
     first, more = troubled[0], len(troubled) - 1
     told = f"pod {first.name}: {first.trouble.told if first.trouble else ''}"
     return told if not more else f"{told} (and {more} more {'pod' if more == 1 else 'pods'} in trouble)"
 
 
-def _judge_router(facts: Facts, ready: Verdict) -> Verdict:
+def _count_router(router: RouterView, behind: Mapping[Role, int], ready: Verdict) -> Verdict:
     """The pods of all roles are ready; so must those be through which clients reach them."""
-    wanted, router = facts.spec.router.replicas, facts.router or RouterView()
-    serving = ", ".join(f"{spec.replicas} {role.value}" for role, spec in facts.spec.roles().items())
-    if router.ready >= wanted:
-        told = f"All pods are ready: {serving}, {wanted} router."
+    serving = ", ".join(f"{replicas} {role.value}" for role, replicas in behind.items())
+    if router.ready >= router.wanted:
+        told = f"All pods are ready: {serving}, {router.wanted} router."
         return replace(ready, message=told) if ready.reason is Reason.PODS_READY else ready
-    why = f" and its rollout makes no progress ({router.stuck.rstrip('.')})" if router.stuck else ""
     message = (
-        f"The router has {router.ready} of {wanted} pods ready{why}, though {serving} pods serve behind it: "
-        "look at the events and logs of the router's pods."
+        f"The router has {router.ready} of {router.wanted} pods ready{_why_no_router(router)}, "
+        f"though {serving} pods serve behind it: look at the events and logs of the router's pods."
     )
     return _ready(FALSE, Reason.ROUTER_NOT_READY, message)
+
+
+def _why_no_router(router: RouterView) -> str:
+    """What the cluster or a pod itself says comes first, as for the pods of roles."""
+    if router.refused:
+        return f"; the cluster refuses to make more ({router.refused.rstrip('.')})"
+    if router.trouble:
+        return f" ({router.trouble.told})"
+    return f" and its rollout makes no progress ({router.stuck.rstrip('.')})" if router.stuck else ""
 
 
 def judge_policy_active(facts: Facts) -> Verdict:
@@ -347,18 +356,31 @@ def still_ready(
     stuck: Mapping[Role, str],
     denied: Mapping[Role, str],
     now: float,
+    router: RouterView | None = None,
 ) -> PrefillPolicyStatus:
     """The status of a fleet whose present spec is not carried out, with its pods counted anew.
 
-    They are held against what the last spec that was accepted asked for, and Ready's observedGeneration goes on to
-    name that one. Nobody measures such a fleet, so all else stays as it was last known.
+    They are held against what the last spec that was accepted asked for.
+    """
+    wanted = {role.name: role.desired for role in status.roles}
+    verdict = count_ready(wanted, pods, stuck, denied)
+    if verdict.status is TRUE and router is not None:
+        verdict = _count_router(router, wanted, verdict)
+    return recounted(status, pods, wanted, verdict, now)
+
+
+def recounted(
+    status: PrefillPolicyStatus, pods: Sequence[PodView], wanted: Mapping[Role, int], verdict: Verdict, now: float
+) -> PrefillPolicyStatus:
+    """The status with its roles counted anew and that verdict of Ready, if it ever had any.
+
+    Ready's observedGeneration goes on to name the last spec that was accepted. Nobody measures such a fleet, so all
+    else stays as it was last known.
     """
     before = find_condition(status.conditions, ConditionType.READY)
     if before is None or not status.roles:
         return status
-    wanted = {role.name: role.desired for role in status.roles}
-    verdict = count_ready(wanted, pods, stuck, denied)
-    roles = [_recount(role, pods) for role in status.roles]
+    roles = [_recount(role, wanted[role.name], pods) for role in status.roles]
     return status.model_copy(
         update={
             "conditions": merge_conditions(status.conditions, [verdict], before.observed_generation, now),
@@ -368,6 +390,6 @@ def still_ready(
     )
 
 
-def _recount(role: RoleStatus, pods: Sequence[PodView]) -> RoleStatus:
+def _recount(role: RoleStatus, desired: int, pods: Sequence[PodView]) -> RoleStatus:
     ready = sum(pod.ready and not pod.terminating and pod.role is role.name for pod in pods)
-    return role.model_copy(update={"ready": ready, "active": min(role.active, ready)})
+    return role.model_copy(update={"desired": desired, "ready": ready, "active": min(role.active, ready)})
