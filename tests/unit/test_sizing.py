@@ -106,9 +106,14 @@ def signals(work: float, replicas: int, **given: object) -> RoleSignals:
     return replace(usual, **given)
 
 
+def quiet(role: Role) -> SizingMemory:
+    """A whole window in which one pod would have done."""
+    return SizingMemory({role: RoleMemory(needs=(Mark(int(NOW) - 600, 1.0),))})
+
+
 def size(seen: RoleSignals, role: Role = P, memory: SizingMemory | None = None, now: float = NOW, **given: object):
     limits = given.pop("rules", rules(role))
-    decision, after = decide_size(SizingInputs({role: seen}, limits, **given), memory or SizingMemory(), now)
+    decision, after = decide_size(SizingInputs({role: seen}, limits, **given), memory or quiet(role), now)
     return decision.roles[role], after
 
 
@@ -171,10 +176,10 @@ def test_a_fall_is_followed_only_after_the_window_and_a_rise_at_once():
     _, memory = size(signals(4.6, 5))
     held, memory = size(signals(1.0, 5), memory=memory, now=NOW + 60)
     assert (held.desired, held.reason) == (5, Reason.STABILISING)
-    for second in range(120, 420, 60):
+    for second in range(120, 720, 60):
         held, memory = size(signals(1.0, 5), memory=memory, now=NOW + second)
     assert held.desired < 5
-    risen, _ = size(signals(3.7, 2), memory=memory, now=NOW + 430)
+    risen, _ = size(signals(3.7, 2), memory=memory, now=NOW + 730)
     assert risen.desired > 2
 
 
@@ -287,7 +292,7 @@ def test_memory_travels_in_json_and_decides_the_same():
     memory = SizingMemory(
         {
             P: RoleMemory(
-                needs=(Mark(1, 3),), demands=(Mark(2, 2.5),), capacity=Capacity(0.9, 0.1), moved_at_s=int(NOW) - 5
+                needs=(Mark(1, 3),), demands=(Mark(2, 2.5),), capacity=Capacity(0.9, 0.1), fell_at_s=int(NOW) - 5
             )
         },
         WaitsMemory(Act.SCALE, int(NOW)),

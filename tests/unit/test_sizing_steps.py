@@ -94,12 +94,18 @@ def test_damping(wanted, replicas, expected):
         pytest.param(5, 4, (2.0,), 5, id="up at once, whatever was needed before"),
         pytest.param(2, 4, (2.0, 3.0), 3, id="down to the highest of the window"),
         pytest.param(2, 4, (6.0, 2.0), 4, id="a high need of before does not raise"),
-        pytest.param(2, 4, (), 2, id="without a past down at once"),
+        pytest.param(2, 4, (), 4, id="without a past not down"),
     ],
 )
 def test_stabilising(wanted, replicas, needs, expected):
-    marks = tuple(Mark(int(NOW) - 10 * number, need) for number, need in enumerate(needs))
-    assert steps.stabilise(wanted, replicas, marks) == expected
+    marks = tuple(Mark(int(NOW) - 300 + 10 * number, need) for number, need in enumerate(needs))
+    assert steps.stabilise(wanted, replicas, marks, 300, NOW) == expected
+
+
+def test_a_window_that_is_not_yet_known_is_no_reason_to_fall():
+    marks = (Mark(int(NOW) - 290, 1.0), Mark(int(NOW) - 10, 1.0))
+    assert steps.stabilise(1, 4, marks, 300, NOW) == 4
+    assert steps.stabilise(1, 4, marks, 300, NOW + 10) == 1
 
 
 @pytest.mark.parametrize(
@@ -153,6 +159,20 @@ def test_a_role_without_accelerators_is_not_held_back_by_a_quota():
     assert steps.budget({P: 9}, {P: 1}, {P: RoleRules(1, 9)}, 0) == {P: 9}
 
 
+@pytest.mark.parametrize(
+    ("need", "sure", "fell_at_s", "expected"),
+    [
+        pytest.param(5, 4, None, 5, id="no fall"),
+        pytest.param(5, 4, int(NOW) - 301, 5, id="a fall of long ago"),
+        pytest.param(5, 4, int(NOW) - 60, 4, id="what may be noise waits"),
+        pytest.param(9, 7, int(NOW) - 60, 7, id="what is sure does not"),
+        pytest.param(3, 2, int(NOW) - 60, 3, id="a further fall is none of its matter"),
+    ],
+)
+def test_calm_after_a_fall(need, sure, fell_at_s, expected):
+    assert steps.calm(need, sure, 4, fell_at_s, 300, NOW) == expected
+
+
 def test_a_backlog_is_left_to_pods_that_start():
     assert steps.drain_time(120, 0, 300) == 120
     assert steps.drain_time(120, 2, 300) == 420
@@ -201,10 +221,11 @@ def test_decode_pods_by_gap(seen_s, running, fixed_s, expected):
     assert waits.pods_by_gap(0.2, seen_s, running, 4, fixed_s) == pytest.approx(expected)
 
 
-def test_pods_by_kv_count_what_waits():
+def test_pods_by_kv_count_what_waits_where_caches_are_full():
     assert waits.pods_by_kv(0.85, 4, 0, 100_000) == pytest.approx(4)
     assert waits.pods_by_kv(0.85, 4, 85_000, 100_000) == pytest.approx(5)
     assert waits.pods_by_kv(0.85, 4, 85_000, 0) == pytest.approx(4)
+    assert waits.pods_by_kv(0.425, 4, 85_000, 100_000) == pytest.approx(2)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +248,7 @@ def _pod(tokens: float, busy: float = 1.0, waiting: float = 3.0) -> PodServed:
         pytest.param([_pod(80), _pod(120)], Capacity(1.0, 0.2), id="mean and spread of the pods"),
         pytest.param([_pod(90, busy=0.9)], Capacity(1.0, 0.0), id="time outside steps does not count"),
         pytest.param([_pod(50, busy=0.5), _pod(50, waiting=0.0)], None, id="idle pods say nothing"),
+        pytest.param([_pod(50), _pod(90, waiting=0.0)], None, id="the few that are busy say nothing of all"),
         pytest.param([], None, id="no pods say nothing"),
     ],
 )
@@ -240,7 +262,7 @@ def test_capacity(pods, expected):
 def test_capacity_is_learnt_slowly_and_kept_within_reason():
     assert learn(None, Capacity(0.8)) == Capacity(0.8)
     assert learn(Capacity(0.8), None) == Capacity(0.8)
-    assert learn(Capacity(0.8), Capacity(1.0)).mean == pytest.approx(0.82)
+    assert learn(Capacity(0.8), Capacity(1.0)).mean == pytest.approx(0.81)
     assert plausible(None) == NOMINAL
     assert plausible(Capacity(0.01)).mean == 0.5
     assert Capacity(1.0, 0.1).low == 0.9

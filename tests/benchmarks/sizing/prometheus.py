@@ -20,7 +20,7 @@ from tests.benchmarks.sizing.fleet import LIMITS, ScalingFleet, ServingPod
 
 KEPT = 64
 FRESH_S = 60.0
-SLOW_S, FAST_S = 300.0, 60.0
+SLOW_S, FAST_S = 600.0, 60.0
 BOUNDS = tuple(TOKEN_BOUNDS)
 
 

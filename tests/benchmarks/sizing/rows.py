@@ -38,7 +38,7 @@ class Row:
 
 
 def count_flaps(moves: Sequence[Move]) -> int:
-    """Moves that reverse the one before within the down window."""
+    """Moves that reverse the one before within the down window of Kubernetes, for every scaler the same."""
     return sum(
         then[0] - first[0] <= DOWN_WINDOW_S and (first[2] > first[1]) != (then[2] > then[1])
         for first, then in pairwise(moves)

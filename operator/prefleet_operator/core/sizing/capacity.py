@@ -1,19 +1,21 @@
 """How much work a pod really does per second, and how far pods differ.
 
-A pod that was busy while requests waited at it did what it could. Its work by the fitted cost, divided by the time it
-spent in steps, is near 1 if the fit is good, and less on a slow or shared accelerator. What is learnt follows slowly
-(`FOLLOW` of the way each time); until something is known, a pod is worth 1.
+Pods that were busy while requests waited did what they could. Their work by the fitted cost, divided by the time that
+they spent in steps, is near 1 if the fit is good, and less on slow or shared accelerators. It is looked at only while
+all pods of a role are so: the few that are at other times are those that have got long prompts, whose tokens cost more
+than the mean. What is learnt follows slowly (`FOLLOW` of the way each time); until something is known, a pod is
+worth 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from prefleet_operator.core.sizing.values import Capacity, PodServed
 
-FOLLOW = 0.1
+FOLLOW = 0.05
 NOMINAL = Capacity(1.0)
 BUSY = 0.9
 """A pod in steps less than this part of the time says little of what it could do."""
@@ -21,16 +23,16 @@ MOST_OFF = 2.0
 """A capacity outside 1 / MOST_OFF to MOST_OFF times the nominal one is a fault of the reading."""
 
 
-def saturated(pods: Iterable[PodServed]) -> list[PodServed]:
-    """Pods that did what they could: busy, while requests waited."""
-    return [pod for pod in pods if pod.busy >= BUSY and pod.waiting >= 1]
+def are_saturated(pods: Sequence[PodServed]) -> bool:
+    """Whether all pods did what they could: busy, while requests waited."""
+    return bool(pods) and all(pod.busy >= BUSY and pod.waiting >= 1 for pod in pods)
 
 
-def capacity_of(pods: Iterable[PodServed], work: Callable[[PodServed], float]) -> Capacity | None:
-    """Of pods that did what they could; None if there is none."""
-    done = [work(pod) / pod.busy for pod in saturated(pods)]
-    if not done:
+def capacity_of(pods: Sequence[PodServed], work: Callable[[PodServed], float]) -> Capacity | None:
+    """Of pods that all did what they could; else None."""
+    if not are_saturated(pods):
         return None
+    done = [work(pod) / pod.busy for pod in pods]
     mean = sum(done) / len(done)
     return Capacity(mean, math.sqrt(sum((one - mean) ** 2 for one in done) / len(done)))
 

@@ -6,7 +6,7 @@ Algorithm, for each role
 2. Demand in seconds of work per second (`demand`), as it will be once a pod ordered now is ready (`steps.foresee`).
 3. The smallest number of pods that keeps waits (by replay, else by formula: an estimate), inter-token gaps and KV
    memory (`waits`), and drains the present backlog in time; each pod is worth what pods really did (`capacity`).
-4. Small steps (`steps`): pods that start count as there; fewer only if those would serve `MARGIN` more; damp;
+4. Small steps (`steps`): pods that start count as there; fewer only if those would serve `MARGIN` more; calm; damp;
    stabilise. A fleet that long waits prove short of capacity gets one pod more (`arbiter`).
 Then over the roles: ratio, bounds, accelerators.
 
@@ -54,6 +54,12 @@ from prefleet_operator.core.sizing.values import (
 MARGIN = 0.1
 """A smaller fleet must be able to serve so much more than what is asked."""
 
+DOUBT = 1.0
+"""And so many standard deviations of the demand more."""
+
+SURE = 2.5
+"""What lies so many deviations lower is sure."""
+
 START_S = 120.0
 """How long pods take to be ready, until one has shown it."""
 
@@ -81,10 +87,11 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """So many pods, why, and the same with the margin."""
+    """So many pods, why; the same with the margin, and without what may be noise."""
 
     pods: int
     roomy: int
+    sure: int
     reason: Reason
     numbers: Mapping[str, float]
     estimate: bool
@@ -103,8 +110,8 @@ def decide_size(inputs: SizingInputs, memory: SizingMemory, now: float) -> tuple
         waits_memory = memory.waits
     decided = _together(sizes, inputs)
     for role, size in decided.items():
-        if size.desired != inputs.roles[role].replicas:
-            memories[role] = replace(memories[role], moved_at_s=int(now))
+        if size.desired < inputs.roles[role].replicas:
+            memories[role] = replace(memories[role], fell_at_s=int(now))
     return SizingDecision(decided), SizingMemory(memories, waits_memory)
 
 
@@ -124,8 +131,10 @@ def _size_role(
         if work is None:
             return _kept(role, signals, Reason.LEARNING_CAPACITY, UNKNOWN_CAPACITY), memory
         need = _prefill_need(role, signals, inputs.rules, work)
-    memory = replace(memory, needs=steps.remember(memory.needs, need.roomy, inputs.rules.down_window_s, now))
-    return _step(role, signals, need, memory, raised), memory
+    window_s = inputs.rules.down_window_s
+    memory = replace(memory, needs=steps.remember(memory.needs, need.roomy, window_s, now))
+    calmed = steps.calm(need.pods, need.sure, signals.replicas, memory.fell_at_s, window_s, now)
+    return _step(role, signals, replace(need, pods=calmed), memory, raised, inputs.rules, now), memory
 
 
 def _hold(role: Role, signals: RoleSignals) -> RoleSize | None:
@@ -247,7 +256,10 @@ def _prefill_need(role: Role, signals: RoleSignals, rules: SizingRules, work: _W
     with_backlog = math.ceil((work.asked + drained) / work.capacity.low / waits.LOAD_MOST - 1e-9)
     memory = math.ceil(by_kv - 1e-9)
     pods = max(served, with_backlog, memory, 1)
-    roomy = max(pods_for(work.ahead * (1 + MARGIN)), with_backlog, math.ceil(by_kv * (1 + MARGIN) - 1e-9), 1)
+    noise = work.prefill.deviation
+    more = max(MARGIN * work.ahead, DOUBT * noise)
+    roomy = max(pods_for(work.ahead + more), with_backlog, math.ceil(by_kv * (1 + MARGIN) - 1e-9), 1)
+    sure = max(pods_for(max(0.0, work.asked - SURE * noise)), memory, 1)
     reason = Reason.DEMAND if pods == served else Reason.BACKLOG if pods == with_backlog else Reason.DECODE_LOAD
     numbers = {
         "workPerSecond": work.asked,
@@ -260,7 +272,7 @@ def _prefill_need(role: Role, signals: RoleSignals, rules: SizingRules, work: _W
         "byBacklog": with_backlog,
         "byKV": by_kv,
     }
-    return _Need(pods, max(pods, roomy), reason, numbers, estimate=work.replay is None)
+    return _Need(pods, max(pods, roomy), sure, reason, numbers, estimate=work.replay is None)
 
 
 def _keeps(pods: int, asked: float, rules: SizingRules, work: _Work) -> bool:
@@ -292,12 +304,21 @@ def _decode_need(signals: RoleSignals, rules: SizingRules) -> _Need:
     def whole(pods: float) -> int:
         return most if pods >= most else max(1, math.ceil(pods - 1e-9))
 
-    pods, roomy = whole(max(kv, by_gap)), whole(max(kv, by_gap) * (1 + MARGIN))
+    by_both = max(kv, by_gap)
+    pods, roomy, sure = whole(by_both), whole(by_both * (1 + MARGIN)), whole(by_both * (1 - MARGIN))
     numbers = {"running": running, "gapSeconds": gap_s, "byKV": kv, "byGap": by_gap}
-    return _Need(pods, roomy, Reason.DECODE_LOAD, numbers, estimate=cost is None)
+    return _Need(pods, roomy, sure, Reason.DECODE_LOAD, numbers, estimate=cost is None)
 
 
-def _step(role: Role, signals: RoleSignals, need: _Need, memory: RoleMemory, raised: str | None) -> RoleSize:
+def _step(
+    role: Role,
+    signals: RoleSignals,
+    need: _Need,
+    memory: RoleMemory,
+    raised: str | None,
+    rules: SizingRules,
+    now: float,
+) -> RoleSize:
     """From what is needed to a number of replicas."""
     replicas = signals.replicas
     pods, reason, told = need.pods, need.reason, _told(need)
@@ -309,7 +330,7 @@ def _step(role: Role, signals: RoleSignals, need: _Need, memory: RoleMemory, rai
     damped = steps.damp(wanted, replicas)
     if damped != wanted:
         reason = Reason.DAMPED
-    stable = steps.stabilise(damped, replicas, memory.needs)
+    stable = steps.stabilise(damped, replicas, memory.needs, rules.down_window_s, now)
     if stable != damped:
         reason = Reason.STABILISING
     message = f"{stable} {role.value} pods, {need.pods} needed: {told}"

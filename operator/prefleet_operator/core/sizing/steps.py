@@ -2,6 +2,7 @@
 
     foresee     what will be asked when a pod that is ordered now is ready
     tolerate    fewer only if those would serve a margin more
+    calm        after a fall only what is sure makes it grow again
     damp        at most so far at once
     stabilise   down only to the highest need of the window
     keep_ratio  prefill pods per decode pod within bounds
@@ -57,6 +58,13 @@ def foresee(demand: float, deviation: float, marks: Sequence[Mark], ahead_s: flo
     return min(MOST_FORESEEN * demand, demand + rise * ahead_s / (now - first.at_s))
 
 
+def calm(need: int, sure: int, replicas: int, fell_at_s: int | None, window_s: float, now: float) -> int:
+    """Soon after a fall only a need that is no noise makes a fleet grow again."""
+    if fell_at_s is None or now - fell_at_s > window_s or need <= replicas:
+        return need
+    return max(replicas, min(need, sure))
+
+
 def drain_time(drain_s: float, starting: int, start_s: float) -> float:
     """In what time a backlog is to be gone: while pods start, it is theirs to drain once they are there."""
     return drain_s + start_s if starting else drain_s
@@ -74,10 +82,12 @@ def damp(wanted: int, replicas: int) -> int:
     return max(least, min(most, wanted))
 
 
-def stabilise(wanted: int, replicas: int, needs: Sequence[Mark]) -> int:
-    """Up at once; down to the highest need of the window, if that is less than there is."""
+def stabilise(wanted: int, replicas: int, needs: Sequence[Mark], window_s: float, now: float) -> int:
+    """Up at once; down to the highest need of the window, once a whole window is known."""
     if wanted >= replicas:
         return wanted
+    if not needs or needs[0].at_s > now - window_s:
+        return replicas
     return min(replicas, max([wanted, *(int(mark.value) for mark in needs)]))
 
 

@@ -106,7 +106,7 @@ class SizingRules:
     drain_s: float = 120.0
     ratio: tuple[float, float] | None = None
     quota: int | None = None
-    down_window_s: float = 300.0
+    down_window_s: float = 600.0
     cooldown_s: float = 900.0
 
 
@@ -143,13 +143,13 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class RoleMemory:
-    """What a decision takes from the past: needs and demands of the windows, capacity as learnt, the last move."""
+    """What a decision takes from the past: needs and demands of the windows, capacity as learnt, the last fall."""
 
     needs: tuple[Mark, ...] = ()
     demands: tuple[Mark, ...] = ()
     capacity: Capacity | None = None
     token_capacity: Capacity | None = None
-    moved_at_s: int | None = None
+    fell_at_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _role_record(memory: RoleMemory) -> dict[str, Any]:
         "demands": [[mark.at_s, mark.value] for mark in memory.demands],
         "capacity": pair(memory.capacity),
         "tokenCapacity": pair(memory.token_capacity),
-        "movedAt": memory.moved_at_s,
+        "fellAt": memory.fell_at_s,
     }
 
 
@@ -190,7 +190,7 @@ def _role_memory(record: Mapping[str, Any]) -> RoleMemory:
         demands=tuple(Mark(*pair) for pair in record["demands"]),
         capacity=None if capacity is None else Capacity(*capacity),
         token_capacity=None if tokens is None else Capacity(*tokens),
-        moved_at_s=record["movedAt"],
+        fell_at_s=record["fellAt"],
     )
 
 
