@@ -13,7 +13,7 @@ SGLANG ?=
 ARGS ?=
 KEEP ?=
 
-.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm test-compat lint demo bench-queueing bench-vllm bench-replay bench-advice bench-agreement crds lock clean
+.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm test-compat lint demo bench-queueing bench-vllm bench-replay bench-advice bench-agreement bench-sizing crds lock clean
 
 help:
 	@echo "make demo [POLICY=...] [ENGINE=vllm] [TRACE=file] [KEEP=1]"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-replay                              how fast a trace is replayed on one core, and in how much memory"
 	@echo "make bench-advice [ARGS=--mixed]               how good advice is, judged on the half of a trace that it has not seen"
 	@echo "make bench-agreement                           whether a replay foretells what a real engine does"
+	@echo "make bench-sizing [ARGS=...]                   how well a fleet is sized, beside HPA, KEDA and a clairvoyant plan"
 	@echo "make lint | test-fast | crds | lock            for contributors; see CONTRIBUTING.md"
 
 # The environment of the product and of its tests: locked versions and hashes, installed by a pinned uv.
@@ -90,6 +91,10 @@ bench-advice: setup
 
 bench-agreement: vllm-env
 	@$(BIN)/python -m tests.benchmarks.agreement $(ARGS)
+
+# ARGS: such as "--scenario wave". The public traces must lie in ../shared/traces.
+bench-sizing: setup
+	@$(BIN)/python -m tests.benchmarks.sizing $(ARGS)
 
 crds: setup
 	$(BIN)/prefleet crd

@@ -70,11 +70,11 @@ def shares_below(histogram: HistogramSnapshot, threshold: float) -> Shares:
     """The shares of requests and of work at or below `threshold`."""
     requests = work = requests_below = work_below = 0.0
     for lower, upper, count in closed_buckets(histogram):
-        bucket_work = count * _mean(lower, upper)
+        bucket_work = count * mean_between(lower, upper)
         requests, work = requests + count, work + bucket_work
         fraction = _fraction_below(lower, upper, threshold)
         requests_below += count * fraction
-        work_below += count * fraction * _mean(lower, min(upper, max(threshold, lower)))
+        work_below += count * fraction * mean_between(lower, min(upper, max(threshold, lower)))
     return Shares(requests_below / requests, min(1.0, work_below / work))
 
 
@@ -138,6 +138,6 @@ def _fraction_below(lower: float, upper: float, threshold: float) -> float:
     return math.log(threshold / lower) / math.log(upper / lower)
 
 
-def _mean(lower: float, upper: float) -> float:
+def mean_between(lower: float, upper: float) -> float:
     """Mean of a mass even in the logarithm between the two."""
     return lower if upper <= lower else (upper - lower) / math.log(upper / lower)

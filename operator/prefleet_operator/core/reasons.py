@@ -36,6 +36,20 @@ class Reason(StrEnum):
     SLO_LOWERED = "SLOLowered"
     CAPACITY_LIMITED = "CapacityLimited"
 
+    # How many pods.
+    DEMAND = "Demand"
+    DECODE_LOAD = "DecodeLoad"
+    BACKLOG = "Backlog"
+    LONG_WAITS = "LongWaits"
+    WITHIN_TOLERANCE = "WithinTolerance"
+    STABILISING = "Stabilising"
+    DAMPED = "Damped"
+    RATIO_KEPT = "RatioKept"
+    AT_MIN_REPLICAS = "AtMinReplicas"
+    AT_MAX_REPLICAS = "AtMaxReplicas"
+    QUOTA_EXHAUSTED = "QuotaExhausted"
+    LEARNING_CAPACITY = "LearningCapacity"
+
     # Whether the spec can be carried out.
     ACCEPTED = "Accepted"
     INVALID_SPEC = "InvalidSpec"

@@ -1,0 +1,386 @@
+"""How many pods a fleet needs: (inputs, memory, now) -> (decision, memory).
+
+Algorithm, for each role
+1. Signals that are needed and are not fresh hold the number of pods as it is. So does a role that is not known well
+   enough: no step cost, and no pod that has shown what it can do.
+2. Demand in seconds of work per second (`demand`), as it will be once a pod ordered now is ready (`steps.foresee`).
+3. The smallest number of pods that keeps waits (by replay, else by formula: an estimate), inter-token gaps and KV
+   memory (`waits`), and drains the present backlog in time; each pod is worth what pods really did (`capacity`).
+4. Small steps (`steps`): pods that start count as there; fewer only if those would serve `MARGIN` more; calm; damp;
+   stabilise. A fleet that long waits prove short of capacity gets one pod more (`arbiter`).
+Then over the roles: ratio, bounds, accelerators.
+
+Invariants: pure; the same inputs give the same decision; nothing ever falls to 0 but by `maxReplicas` 0; a role that
+holds keeps its number also against ratio and accelerators, though not against bounds, which the spec has given.
+
+Left out: which pod goes; what a pod of another kind of accelerator would be worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from prefleet_operator.api import Role
+from prefleet_operator.core.observed import HistogramSnapshot, Missing, Reading, Sample, Stale
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.sizing import steps, waits
+from prefleet_operator.core.sizing.arbiter import Act, arbitrate
+from prefleet_operator.core.sizing.capacity import capacity_of, learn, plausible
+from prefleet_operator.core.sizing.demand import (
+    Demand,
+    answer_work,
+    believe,
+    decode_demand,
+    prefill_demand,
+    prompt_work,
+    served_work,
+)
+from prefleet_operator.core.sizing.values import (
+    Capacity,
+    PodServed,
+    ReplayFunction,
+    RoleMemory,
+    RoleSignals,
+    RoleSize,
+    SizingDecision,
+    SizingInputs,
+    SizingMemory,
+    SizingRules,
+    StepCost,
+)
+
+MARGIN = 0.1
+"""A smaller fleet must be able to serve so much more than what is asked."""
+
+DOUBT = 1.0
+"""And so many standard deviations of the demand more."""
+
+SURE = 2.5
+"""What lies so many deviations lower is sure."""
+
+START_S = 120.0
+"""How long pods take to be ready, until one has shown it."""
+
+
+UNKNOWN_CAPACITY = "the engine shows no step cost, and no pod has yet been busy while requests waited"
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is asked of a role and what one pod of it is worth. `asked` as measured, `ahead` as foreseen; per second.
+
+    `prefill` is without the answers, whose part is `answers`; both are in `asked`.
+    """
+
+    prefill: Demand
+    answers: float
+    asked: float
+    ahead: float
+    backlog: float
+    capacity: Capacity
+    full_step_s: float = 0.0
+    decode_step_s: float = 0.0
+    replay: ReplayFunction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """So many pods, why; the same with the margin, and without what may be noise."""
+
+    pods: int
+    roomy: int
+    sure: int
+    reason: Reason
+    numbers: Mapping[str, float]
+    estimate: bool
+
+
+def decide_size(inputs: SizingInputs, memory: SizingMemory, now: float) -> tuple[SizingDecision, SizingMemory]:
+    """One decision. `now` in Unix seconds."""
+    act, waits_memory, told = arbitrate(inputs.waits, memory.waits, inputs.rules.cooldown_s, now)
+    sizes: dict[Role, RoleSize] = {}
+    memories: dict[Role, RoleMemory] = {}
+    for role, signals in inputs.roles.items():
+        known = memory.roles.get(role, RoleMemory())
+        raised = told if act is Act.SCALE and role is not Role.DECODE else None
+        sizes[role], memories[role] = _size_role(role, signals, inputs, known, raised, now)
+    if act is Act.SCALE and all(size.reason is not Reason.LONG_WAITS for size in sizes.values()):
+        waits_memory = memory.waits
+    decided = _together(sizes, inputs)
+    for role, size in decided.items():
+        if size.desired < inputs.roles[role].replicas:
+            memories[role] = replace(memories[role], fell_at_s=int(now))
+    return SizingDecision(decided), SizingMemory(memories, waits_memory)
+
+
+# --- one role ----------------------------------------------------------------------------------------------------
+
+
+def _size_role(
+    role: Role, signals: RoleSignals, inputs: SizingInputs, memory: RoleMemory, raised: str | None, now: float
+) -> tuple[RoleSize, RoleMemory]:
+    held = _hold(role, signals)
+    if held is not None:
+        return held, memory
+    if role is Role.DECODE:
+        need = _decode_need(signals, inputs.rules)
+    else:
+        work, memory = _work(role, signals, inputs, memory, now)
+        if work is None:
+            return _kept(role, signals, Reason.LEARNING_CAPACITY, UNKNOWN_CAPACITY), memory
+        need = _prefill_need(role, signals, inputs.rules, work)
+    window_s = inputs.rules.down_window_s
+    memory = replace(memory, needs=steps.remember(memory.needs, need.roomy, window_s, now))
+    calmed = steps.calm(need.pods, need.sure, signals.replicas, memory.fell_at_s, window_s, now)
+    return _step(role, signals, replace(need, pods=calmed), memory, raised, inputs.rules, now), memory
+
+
+def _hold(role: Role, signals: RoleSignals) -> RoleSize | None:
+    """The size as it is where a signal that the role is sized by is not fresh."""
+    needed: list[tuple[str, Reading[HistogramSnapshot] | Reading[float]]] = []
+    if role is not Role.DECODE:
+        needed += [("lengths of arriving requests", signals.arrivals), ("waiting tokens", signals.waiting_tokens)]
+    if role is not Role.PREFILL:
+        needed += [("running sequences", signals.running), ("KV use", signals.kv_usage)]
+    for name, reading in needed:
+        if isinstance(reading, Missing):
+            return _kept(role, signals, Reason.METRICS_MISSING, f"{name}: {reading.clause}")
+        if isinstance(reading, Stale):
+            return _kept(role, signals, Reason.METRICS_STALE, f"{name}: the last reading is of {reading.at_s:.0f}")
+    return None
+
+
+def _kept(role: Role, signals: RoleSignals, reason: Reason, told: str) -> RoleSize:
+    return RoleSize(role, signals.replicas, reason, f"{signals.replicas} {role.value} pods stay: {told}")
+
+
+def _value(reading: Reading[float], otherwise: float = 0.0) -> float:
+    return reading.value if isinstance(reading, Sample) else otherwise
+
+
+def _work(
+    role: Role, signals: RoleSignals, inputs: SizingInputs, memory: RoleMemory, now: float
+) -> tuple[_Work | None, RoleMemory]:
+    """What is asked, and the memory with what was learnt on the way; None where no capacity is known in its unit."""
+    assert isinstance(signals.arrivals, Sample)
+    cost = signals.step_cost.value if isinstance(signals.step_cost, Sample) else None
+    slow = prefill_demand(signals.arrivals.value, signals.slow_s, cost, signals.step_tokens)
+    fast = None
+    if isinstance(signals.recent, Sample):
+        fast = prefill_demand(signals.recent.value, signals.fast_s, cost, signals.step_tokens)
+    prefill = believe(slow, fast)
+    memory, capacity = _learn(signals, cost, memory, prefill)
+    if capacity is None:
+        return None, memory
+    context = _context(signals)
+    answers = 0.0
+    if role is Role.MIXED and cost is not None:
+        answers = decode_demand(_value(signals.generated), cost, context)
+    asked = prefill.per_s + answers
+    ahead_s = _value(signals.start_s, START_S)
+    demands = steps.latest(memory.demands, asked, max(ahead_s, signals.slow_s), now)
+    ahead = steps.foresee(asked, prefill.deviation, demands, ahead_s, now)
+    work = _Work(prefill, answers, asked, ahead, _backlog(signals, prefill, cost), capacity)
+    if cost is not None and role is Role.MIXED:
+        work = _with_steps(work, signals, cost, context)
+    if inputs.replay is not None:
+        work = replace(work, replay=inputs.replay)
+    return work, replace(memory, demands=demands)
+
+
+def _learn(
+    signals: RoleSignals, cost: StepCost | None, memory: RoleMemory, prefill: Demand
+) -> tuple[RoleMemory, Capacity | None]:
+    if cost is None:
+        seen = capacity_of(signals.served, lambda pod: pod.prefill_tokens)
+        memory = replace(memory, token_capacity=learn(memory.token_capacity, seen))
+        return memory, memory.token_capacity
+    tokens, context = _mean_tokens(signals), _context(signals)
+
+    def work(pod: PodServed) -> float:
+        return served_work(pod, prefill.request_s / tokens if tokens else 0.0, cost, context)
+
+    memory = replace(memory, capacity=learn(memory.capacity, capacity_of(signals.served, work)))
+    return memory, plausible(memory.capacity)
+
+
+def _mean_tokens(signals: RoleSignals) -> float:
+    assert isinstance(signals.arrivals, Sample)
+    return prefill_demand(signals.arrivals.value, signals.slow_s, None, signals.step_tokens).request_s
+
+
+def _context(signals: RoleSignals) -> float:
+    """KV entries that a running sequence holds on average."""
+    running, held = _value(signals.running), _value(signals.kv_usage) * signals.ready * _value(signals.kv_tokens)
+    return held / running if running >= 1 else 0.0
+
+
+def _backlog(signals: RoleSignals, prefill: Demand, cost: StepCost | None) -> float:
+    """Work that waits beyond what every fleet holds on its way: each pod's present step is no backlog."""
+    tokens = _value(signals.waiting_tokens)
+    mean = _mean_tokens(signals)
+    if cost is None or mean <= 0:
+        return tokens
+    return tokens * prefill.request_s / mean
+
+
+def _with_steps(work: _Work, signals: RoleSignals, cost: StepCost, context: float) -> _Work:
+    """With what a full step and a step of decodes alone take, as many sequences running as now."""
+    running = _value(signals.running) / max(1, signals.ready)
+    decode_s = max(0.0, cost.fixed) + running * answer_work(cost, context)
+    # Pairs of the chunks are in the mean prompt's work per token.
+    tokens = _mean_tokens(signals)
+    each = work.prefill.request_s / tokens if tokens > 0 else prompt_work(1, cost, signals.step_tokens)
+    full_s = signals.step_tokens * each + running * answer_work(cost, context)
+    return replace(work, full_step_s=full_s, decode_step_s=decode_s)
+
+
+def _prefill_need(role: Role, signals: RoleSignals, rules: SizingRules, work: _Work) -> _Need:
+    start_s = _value(signals.start_s, START_S)
+    drain_s = steps.drain_time(rules.drain_s, signals.starting, start_s)
+    drained = work.backlog / drain_s
+    most = rules.roles[role].max_replicas
+    by_kv = 0.0
+    if role is Role.MIXED:
+        by_kv = waits.pods_by_kv(
+            _value(signals.kv_usage), signals.ready, _value(signals.waiting_tokens), _value(signals.kv_tokens)
+        )
+
+    def pods_for(asked: float) -> int:
+        found = waits.smallest(lambda pods: _keeps(pods, asked, rules, work), 1, most)
+        return most + 1 if found is None else found
+
+    served = pods_for(work.ahead)
+    with_backlog = math.ceil((work.asked + drained) / work.capacity.low / waits.LOAD_MOST - 1e-9)
+    memory = math.ceil(by_kv - 1e-9)
+    pods = max(served, with_backlog, memory, 1)
+    noise = work.prefill.deviation
+    more = max(MARGIN * work.ahead, DOUBT * noise)
+    roomy = max(pods_for(work.ahead + more), with_backlog, math.ceil(by_kv * (1 + MARGIN) - 1e-9), 1)
+    sure = max(pods_for(max(0.0, work.asked - SURE * noise)), memory, 1)
+    reason = Reason.DEMAND if pods == served else Reason.BACKLOG if pods == with_backlog else Reason.DECODE_LOAD
+    numbers = {
+        "workPerSecond": work.asked,
+        "foreseen": work.ahead,
+        "answers": work.answers,
+        "backlogSeconds": work.backlog,
+        "capacity": work.capacity.mean,
+        "spread": work.capacity.spread,
+        "byWaits": served,
+        "byBacklog": with_backlog,
+        "byKV": by_kv,
+    }
+    return _Need(pods, max(pods, roomy), sure, reason, numbers, estimate=work.replay is None)
+
+
+def _keeps(pods: int, asked: float, rules: SizingRules, work: _Work) -> bool:
+    """Whether so many pods keep gaps and waits."""
+    worth = work.capacity.low
+    load = asked / (pods * worth)
+    most = waits.LOAD_MOST
+    if work.full_step_s > 0:
+        most = min(most, waits.load_by_gap(rules.gap_s, work.full_step_s, work.decode_step_s))
+    if load > most:
+        return False
+    if work.replay is not None:
+        return work.replay(pods) <= rules.wait_s
+    request_s = work.prefill.request_s * (1 + work.answers / work.prefill.per_s) if work.prefill.per_s > 0 else 0.0
+    return waits.wait_at(rules.quantile, pods, load, request_s / worth, work.prefill.variation) <= rules.wait_s
+
+
+def _decode_need(signals: RoleSignals, rules: SizingRules) -> _Need:
+    """By KV and by gaps; what starts is taken to share the load already, so readings are those of the ready pods."""
+    cost = signals.step_cost.value if isinstance(signals.step_cost, Sample) else None
+    fixed_s = 0.0 if cost is None else max(0.0, cost.fixed)
+    kv = waits.pods_by_kv(
+        _value(signals.kv_usage), signals.ready, _value(signals.waiting_tokens), _value(signals.kv_tokens)
+    )
+    gap_s, running = _value(signals.gap_s), _value(signals.running)
+    by_gap = waits.pods_by_gap(rules.gap_s, gap_s, running, signals.ready, fixed_s)
+    most = rules.roles[Role.DECODE].max_replicas + 1
+
+    def whole(pods: float) -> int:
+        return most if pods >= most else max(1, math.ceil(pods - 1e-9))
+
+    by_both = max(kv, by_gap)
+    pods, roomy, sure = whole(by_both), whole(by_both * (1 + MARGIN)), whole(by_both * (1 - MARGIN))
+    numbers = {"running": running, "gapSeconds": gap_s, "byKV": kv, "byGap": by_gap}
+    return _Need(pods, roomy, sure, Reason.DECODE_LOAD, numbers, estimate=cost is None)
+
+
+def _step(
+    role: Role,
+    signals: RoleSignals,
+    need: _Need,
+    memory: RoleMemory,
+    raised: str | None,
+    rules: SizingRules,
+    now: float,
+) -> RoleSize:
+    """From what is needed to a number of replicas."""
+    replicas = signals.replicas
+    pods, reason, told = need.pods, need.reason, _told(need)
+    if raised is not None and pods <= replicas:
+        pods, reason, told = replicas + 1, Reason.LONG_WAITS, f"{raised}; {told}"
+    wanted = steps.tolerate(pods, max(pods, need.roomy), replicas)
+    if wanted == replicas and pods < replicas:
+        reason = Reason.WITHIN_TOLERANCE
+    damped = steps.damp(wanted, replicas)
+    if damped != wanted:
+        reason = Reason.DAMPED
+    stable = steps.stabilise(damped, replicas, memory.needs, rules.down_window_s, now)
+    if stable != damped:
+        reason = Reason.STABILISING
+    message = f"{stable} {role.value} pods, {need.pods} needed: {told}"
+    return RoleSize(role, stable, reason, message, {**need.numbers, "needed": need.pods}, need.estimate)
+
+
+def _told(need: _Need) -> str:
+    told = ", ".join(f"{name} {value:.3g}" for name, value in need.numbers.items())
+    return f"{told}; an estimate" if need.estimate else told
+
+
+# --- all roles ---------------------------------------------------------------------------------------------------
+
+_HOLDS = (Reason.METRICS_MISSING, Reason.METRICS_STALE, Reason.LEARNING_CAPACITY)
+
+
+def _together(sizes: Mapping[Role, RoleSize], inputs: SizingInputs) -> dict[Role, RoleSize]:
+    decided = _in_ratio(dict(sizes), inputs.rules)
+    for role, size in decided.items():
+        decided[role] = _bounded(size, inputs.rules)
+    wanted = {role: size.desired for role, size in decided.items()}
+    present = {role: signals.replicas for role, signals in inputs.roles.items()}
+    given = steps.budget(wanted, present, inputs.rules.roles, inputs.rules.quota)
+    for role, size in decided.items():
+        if given[role] < size.desired:
+            told = f"{size.message}; {given[role]} by the quota of {inputs.rules.quota} accelerators"
+            decided[role] = replace(
+                size, desired=given[role], reason=Reason.QUOTA_EXHAUSTED, message=told, limited=True
+            )
+    return decided
+
+
+def _in_ratio(sizes: dict[Role, RoleSize], rules: SizingRules) -> dict[Role, RoleSize]:
+    if Role.PREFILL not in sizes or Role.DECODE not in sizes:
+        return sizes
+    kept = steps.keep_ratio(sizes[Role.PREFILL].desired, sizes[Role.DECODE].desired, rules.ratio)
+    for role, pods in zip((Role.PREFILL, Role.DECODE), kept, strict=True):
+        size = sizes[role]
+        if pods != size.desired and size.reason not in _HOLDS:
+            told = f"{size.message}; {pods} to keep the ratio of prefill to decode pods"
+            sizes[role] = replace(size, desired=pods, reason=Reason.RATIO_KEPT, message=told)
+    return sizes
+
+
+def _bounded(size: RoleSize, rules: SizingRules) -> RoleSize:
+    bounds = rules.roles[size.role]
+    pods = steps.bound(size.desired, bounds)
+    short = size.numbers.get("needed", 0) > bounds.max_replicas
+    if pods == size.desired:
+        return replace(size, limited=short)
+    at_most = pods < size.desired
+    reason, name = (Reason.AT_MAX_REPLICAS, "maxReplicas") if at_most else (Reason.AT_MIN_REPLICAS, "minReplicas")
+    return replace(size, desired=pods, reason=reason, message=f"{size.message}; {pods} by {name}", limited=short)

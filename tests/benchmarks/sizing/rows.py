@@ -1,0 +1,55 @@
+"""One run as a row, what counts as a flap, and which target of a grid is the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tests.benchmarks.sizing.fleet import Outcome
+from tests.benchmarks.sizing.scalers import DOWN_WINDOW_S
+
+OURS, USUAL, KEDA, CLAIRVOYANT = "prefleet", "hpa-waiting", "keda-kv", "clairvoyant"
+GOAL = 0.95
+"""The attainment that a target of a grid is looked for."""
+
+Move = tuple[float, int, int]
+"""Seconds, replicas before, replicas after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`target`: of the metric, where the scaler has one."""
+
+    scenario: str
+    scaler: str
+    attainment: float
+    accelerator_hours: float
+    flaps: int
+    target: float | None
+    requests: int
+    moves: tuple[Move, ...]
+
+    @classmethod
+    def of(cls, scenario: str, scaler: str, target: float | None, outcome: Outcome) -> Row:
+        hours, moves = round(outcome.accelerator_hours, 3), outcome.moves
+        share = round(outcome.attainment, 5)
+        return cls(scenario, scaler, share, hours, count_flaps(moves), target, outcome.requests, moves)
+
+
+def count_flaps(moves: Sequence[Move]) -> int:
+    """Moves that reverse the one before within the down window of Kubernetes, for every scaler the same."""
+    return sum(
+        then[0] - first[0] <= DOWN_WINDOW_S and (first[2] > first[1]) != (then[2] > then[1])
+        for first, then in pairwise(moves)
+    )
+
+
+def best(rows: Iterable[Row]) -> Row:
+    """The cheapest that reaches the goal, in hindsight; where none does, the one that attains most."""
+
+    def rank(row: Row) -> tuple[bool, float]:
+        reaches = row.attainment >= GOAL
+        return not reaches, row.accelerator_hours if reaches else -row.attainment
+
+    return min(rows, key=rank)
