@@ -83,10 +83,11 @@ def test_what_the_operator_answers_shows_in_kubectl_get(plane: ControlPlane, nam
     status = {
         "effective": {"policy": "ShortRequestFirst", "threshold": 512, "longMaxWait": "4s", "generation": 3},
         "pods": {"prefill": "2/2", "decode": "1/1"},
+        "reason": "PodsReady",
         "conditions": [ready],
     }
     patch = json.dumps({"status": status})
     plane.kubectl("patch", "pp", "chat", "-n", namespace, "--subresource=status", "--type=merge", "-p", patch)
     header, line = plane.kubectl("get", "pp", "-n", namespace).splitlines()
-    assert header.split() == ["NAME", "POLICY", "THRESHOLD", "MAXWAIT", "PREFILL", "DECODE", "READY", "AGE"]
-    assert line.split()[:-1] == ["chat", "ShortRequestFirst", "512", "4s", "2/2", "1/1", "True"]
+    assert header.split() == ["NAME", "POLICY", "THRESHOLD", "MAXWAIT", "PREFILL", "DECODE", "READY", "REASON", "AGE"]
+    assert line.split()[:-1] == ["chat", "ShortRequestFirst", "512", "4s", "2/2", "1/1", "True", "PodsReady"]
