@@ -6,10 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from prefleet_operator.core.sizing import SizingRules
+
 from tests.benchmarks.sizing.fleet import Outcome
 from tests.benchmarks.sizing.scalers import DOWN_WINDOW_S
 
 OURS, USUAL, KEDA, CLAIRVOYANT = "prefleet", "hpa-waiting", "keda-kv", "clairvoyant"
+OUR_WINDOW_S = SizingRules({}).down_window_s
 GOAL = 0.95
 """The attainment that a target of a grid is looked for."""
 
@@ -34,13 +37,22 @@ class Row:
     def of(cls, scenario: str, scaler: str, target: float | None, outcome: Outcome) -> Row:
         hours, moves = round(outcome.accelerator_hours, 3), outcome.moves
         share = round(outcome.attainment, 5)
-        return cls(scenario, scaler, share, hours, count_flaps(moves), target, outcome.requests, moves)
+        return cls(
+            scenario,
+            scaler,
+            share,
+            hours,
+            count_flaps(moves, OUR_WINDOW_S if scaler == OURS else DOWN_WINDOW_S),
+            target,
+            outcome.requests,
+            moves,
+        )
 
 
-def count_flaps(moves: Sequence[Move]) -> int:
-    """Moves that reverse the one before within the down window of Kubernetes, for every scaler the same."""
+def count_flaps(moves: Sequence[Move], window_s: float = DOWN_WINDOW_S) -> int:
+    """Moves that reverse the one before within the down window: ours is longer than Kubernetes'."""
     return sum(
-        then[0] - first[0] <= DOWN_WINDOW_S and (first[2] > first[1]) != (then[2] > then[1])
+        then[0] - first[0] <= window_s and (first[2] > first[1]) != (then[2] > then[1])
         for first, then in pairwise(moves)
     )
 
