@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prefleet_runtime.contract import DEFAULT_EXPORTER_PORT, InvalidPolicyError, RuntimePolicy
@@ -113,7 +113,7 @@ def gather(
     """The situation of one fleet."""
     pods = cluster.fleet_pods(policy.namespace, policy.name)
     workers = cluster.troubled_workers(policy.namespace, policy.name)
-    _, stuck, refused = gather_pods(policy, cluster)
+    stuck, refused = _faults(cluster.workloads(policy.key))
     config_map = live_config_map(policy, spec, cluster)
     return Situation(
         spec=spec,
@@ -151,12 +151,17 @@ def gather_pods(
     """
     unasked = Missing("it has not been asked yet.")
     workers = cluster.troubled_workers(policy.namespace, policy.name)
-    workloads = [each for each in cluster.workloads(policy.key) if each.role is not None]
-    found = cluster.made_pods(*policy.key) if workloads else cluster.fleet_pods(*policy.key)
-    pods = tuple(_view(pod, unasked, workers) for pod in found)
+    workloads = cluster.workloads(policy.key)
+    made = any(each.role is not None for each in workloads)
+    found = cluster.made_pods(*policy.key) if made else cluster.fleet_pods(*policy.key)
+    return tuple(_view(pod, unasked, workers) for pod in found), *_faults(workloads)
+
+
+def _faults(workloads: Sequence[ChildRecord]) -> tuple[Mapping[Role, str], Mapping[Role, str]]:
+    """By role, why a rollout is stuck, and why pods are refused."""
     stuck = {each.role: each.stuck for each in workloads if each.role and each.stuck is not None}
     refused = {each.role: each.refused for each in workloads if each.role and each.refused is not None}
-    return pods, stuck, refused
+    return stuck, refused
 
 
 def read_live(config_map: ChildRecord) -> LivePolicy:
