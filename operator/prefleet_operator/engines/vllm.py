@@ -50,7 +50,7 @@ from prefleet_operator.engines.user_arguments import split_additional_config
 NIXL_PORT: Final = 5600
 
 _SCHEDULER = "prefleet_runtime.vllm.scheduler.make_scheduler"
-_KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 
 class VLLM:
@@ -134,10 +134,7 @@ def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
     }
     return (
         *given,
-        *_model_arguments(pod, source),
-        *("--host", "0.0.0.0"),
-        *("--port", str(HTTP_PORT)),
-        *("--shutdown-timeout", str(DRAIN_S)),
+        *server_arguments(pod, source),
         *("--scheduler-cls", _SCHEDULER),
         *(MERGED_ARGUMENT, json.dumps(additional, sort_keys=True)),
         *_kv_arguments(pod.role),
@@ -152,19 +149,29 @@ def _model_arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
     )
 
 
+def server_arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
+    """What every server of vLLM's is told, whatever schedules in it."""
+    return (
+        *_model_arguments(pod, source),
+        *("--host", "0.0.0.0"),
+        *("--port", str(HTTP_PORT)),
+        *("--shutdown-timeout", str(DRAIN_S)),
+    )
+
+
 def _kv_arguments(role: Role) -> tuple[str, ...]:
-    if role not in _KV_ROLES:
+    if role not in KV_ROLES:
         return ()
-    config = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLES[role]}
+    config = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[role]}
     return ("--kv-transfer-config", json.dumps(config, sort_keys=True))
 
 
 def _nixl_ports(role: Role) -> tuple[tuple[str, int], ...]:
-    return (("nixl", NIXL_PORT),) if role in _KV_ROLES else ()
+    return (("nixl", NIXL_PORT),) if role in KV_ROLES else ()
 
 
 def _nixl_env(role: Role) -> tuple[Object, ...]:
-    if role not in _KV_ROLES:
+    if role not in KV_ROLES:
         return ()
     return (
         env_field("VLLM_NIXL_SIDE_CHANNEL_HOST", "status.podIP"),

@@ -28,11 +28,11 @@ from prefleet_operator.api import (
 from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.native_policy import NativePolicy
 from prefleet_operator.engines import model_files
-from prefleet_operator.engines.base import DRAIN_S, HTTP_PORT, EngineContainer, PodRequest
+from prefleet_operator.engines.base import HTTP_PORT, EngineContainer, PodRequest
 from prefleet_operator.engines.user_arguments import has_flag, option_value, split_additional_config
+from prefleet_operator.engines.vllm import KV_ROLES, server_arguments
 
 _KV_PORT: Final = 30000
-_KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 _NESTED: Final = "scheduler_config"
 _SETTING: Final = "short_request_first_config"
 
@@ -69,7 +69,7 @@ class VLLMAscend:
             image=pod.spec.engine.image or f"quay.io/ascend/vllm-ascend:v{pod.spec.engine.version}",
             command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
             args=_arguments(pod, source),
-            ports=(("http", HTTP_PORT), *((("kv", _KV_PORT),) if pod.role in _KV_ROLES else ())),
+            ports=(("http", HTTP_PORT), *((("kv", _KV_PORT),) if pod.role in KV_ROLES else ())),
             env=model_files.hub_env(source),
             volumes=model_files.volumes(source),
             mounts=model_files.mounts(source),
@@ -84,12 +84,7 @@ def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
         additional |= _scheduling(pod.native, pod.spec.engine.version, additional)
     return (
         *given,
-        *("--model", model_files.model_place(source)),
-        *model_files.revision_arguments(source),
-        *("--served-model-name", pod.spec.model.served_name),
-        *("--host", "0.0.0.0"),
-        *("--port", str(HTTP_PORT)),
-        *("--shutdown-timeout", str(DRAIN_S)),
+        *server_arguments(pod, source),
         *((MERGED_ARGUMENT, json.dumps(additional, sort_keys=True)) if additional else ()),
         *_kv_arguments(pod),
     )
@@ -129,11 +124,11 @@ def _check(pod: PodRequest, given: list[str], additional: dict[str, Any]) -> Non
 
 
 def _kv_arguments(pod: PodRequest) -> tuple[str, ...]:
-    if pod.role not in _KV_ROLES:
+    if pod.role not in KV_ROLES:
         return ()
     config = {
         "kv_connector": "MooncakeConnectorV1",
-        "kv_role": _KV_ROLES[pod.role],
+        "kv_role": KV_ROLES[pod.role],
         "kv_port": str(_KV_PORT),
         "kv_connector_extra_config": {
             role.value: {"dp_size": 1, "tp_size": _tensor_parallelism(role, spec.args)}
