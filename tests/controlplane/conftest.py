@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.binaries import TOOLS, ensure
-from tests.support.installation import Helm, installed
+from tests.support.installation import Fleet, Helm, OperatorProcess, installed
 from tests.support.plane.plane import ControlPlane
 
 
@@ -40,3 +40,15 @@ def namespace(plane: ControlPlane) -> Iterator[str]:
     plane.create_namespace(name)
     yield name
     plane.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """A process of the operator for one test; modules that tell one story over one fleet have one of their own."""
+    with OperatorProcess(plane, tmp_path / "operator") as process:
+        yield process.start()
+
+
+@pytest.fixture
+def fleet(plane: ControlPlane, namespace: str) -> Fleet:
+    return Fleet(plane, namespace)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.installation import Fleet, Helm, OperatorProcess
-from tests.support.plane.plane import ControlPlane
+from tests.support.installation import Fleet, OperatorProcess
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.controlplane
@@ -31,17 +29,6 @@ MIXED = {"engine": SPEC["engine"], "mixed": {"replicas": 1}}
 PAGE = Path(__file__).parents[2] / "docs" / "prefillpolicy.md"
 TABLE = PAGE.read_text().split("$ prefleet diff -f policy.yaml\n", 1)[1].split("```", 1)[0].splitlines()[1:]
 """What the page shows, its first line apart, which names the namespace."""
-
-
-@pytest.fixture
-def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(plane, tmp_path / "operator") as process:
-        yield process.start()
-
-
-@pytest.fixture
-def fleet(plane: ControlPlane, namespace: str) -> Fleet:
-    return Fleet(plane, namespace)
 
 
 def diff(fleet: Fleet, spec: Json, *flags: str) -> tuple[int, str, str]:

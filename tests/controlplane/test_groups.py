@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.installation import Fleet, Helm, OperatorProcess
+from tests.support.installation import Fleet, OperatorProcess
 from tests.support.leader_worker_set import served
 from tests.support.plane.plane import ControlPlane
 from tests.support.waiting import eventually
@@ -24,17 +22,6 @@ VLLM: Json = {"engine": {"type": "VLLM", "version": "0.33.0"}}
 GROUPS: Json = VLLM | {"mixed": {"replicas": 1, "nodesPerReplica": 2}}
 NOTICE_S = 30
 """The operator asks every 10 seconds whether the kind is served."""
-
-
-@pytest.fixture
-def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(plane, tmp_path / "operator") as process:
-        yield process.start()
-
-
-@pytest.fixture
-def fleet(plane: ControlPlane, namespace: str) -> Fleet:
-    return Fleet(plane, namespace)
 
 
 def group_set(fleet: Fleet) -> Json:

@@ -5,7 +5,6 @@ The pods run the stand-ins of tests/support/native, which take each engine's own
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,11 +94,6 @@ CASES = {
 }
 
 
-def pods(fleet: Fleet) -> list[Json]:
-    found = fleet.plane.kubectl("-n", fleet.namespace, "get", "pods", "-o", "json")
-    return [pod for pod in json.loads(found)["items"] if "deletionTimestamp" not in pod["metadata"]]
-
-
 def started(pod: Json) -> str:
     """What the pod's engine was started with."""
     return " ".join(pod["spec"]["containers"][0]["args"])
@@ -116,9 +110,9 @@ def await_started(fleet: Fleet, generation: int) -> set[str]:
         return condition["reason"] if effective == generation and condition["status"] == "True" else None
 
     assert eventually(reason, ROLLED_S) == "StartedWithGeneration"
-    eventually(lambda: len(pods(fleet)) == 2, ROLLED_S)
-    assert {pod["metadata"]["annotations"][GENERATION] for pod in pods(fleet)} == {str(generation)}
-    return {pod["metadata"]["uid"] for pod in pods(fleet)}
+    eventually(lambda: len(fleet.pods()) == 2, ROLLED_S)
+    assert {pod["metadata"]["annotations"][GENERATION] for pod in fleet.pods()} == {str(generation)}
+    return {pod["metadata"]["uid"] for pod in fleet.pods()}
 
 
 def apply(fleet: Fleet, case: Case, spec: Json, folder: Path) -> None:
@@ -133,13 +127,13 @@ def test_a_change_that_the_engine_is_told_replaces_its_pods_and_no_other_does(
     case = CASES[kind]
     apply(fleet, case, case.spec, tmp_path)
     first = await_started(fleet, 1)
-    assert all(case.told[0] in started(pod) for pod in pods(fleet))
+    assert all(case.told[0] in started(pod) for pod in fleet.pods())
     assert f"{kind} itself does not report what it runs" in fleet.condition("PolicyActive")["message"]
 
     apply(fleet, case, case.change, tmp_path)
     second = await_started(fleet, 2)
     assert not first & second
-    assert all(case.told[1] in started(pod) for pod in pods(fleet))
+    assert all(case.told[1] in started(pod) for pod in fleet.pods())
     assert [move["reason"] for move in fleet.status()["history"]] == ["FleetCreated", "SpecChanged"]
 
     apply(fleet, case, case.unconcerned, tmp_path)
@@ -147,7 +141,7 @@ def test_a_change_that_the_engine_is_told_replaces_its_pods_and_no_other_does(
     assert policy is not None
     eventually(lambda: fleet.status()["observedGeneration"] == policy["metadata"]["generation"], 20)
     assert fleet.status()["effective"]["generation"] == 2
-    assert {pod["metadata"]["uid"] for pod in pods(fleet)} == second
+    assert {pod["metadata"]["uid"] for pod in fleet.pods()} == second
 
 
 def test_a_deleted_config_map_comes_back_and_replaces_no_pod(fleet: Fleet, tmp_path: Path) -> None:

@@ -9,16 +9,15 @@ import json
 import random
 import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.demo.workload import mix_lengths
-from tests.support.installation import Fleet, Helm, OperatorProcess, installed
+from tests.support.installation import Fleet, Helm, OperatorProcess
 from tests.support.native.images import make_native_images
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
@@ -42,14 +41,9 @@ def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module", autouse=True)
-def operator(
-    plane: ControlPlane, binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    helm = Helm(binaries["helm"], tmp_path_factory.mktemp("helm"), plane.kubeconfig)
-    with installed(plane, helm, {"replicas": 0}):
-        plane.restart_controller_manager()
-        with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as process:
-            yield process.start()
+def operator(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as process:
+        yield process.start()
 
 
 @pytest.fixture
@@ -57,11 +51,6 @@ def fleet(plane: ControlPlane, namespace: str) -> Iterator[Fleet]:
     fleet = Fleet(plane, namespace)
     yield fleet
     fleet.delete()
-
-
-def pods(fleet: Fleet) -> list[Json]:
-    found = fleet.plane.kubectl("-n", fleet.namespace, "get", "pods", "-o", "json")
-    return [pod for pod in json.loads(found)["items"] if "deletionTimestamp" not in pod["metadata"]]
 
 
 @contextmanager
@@ -72,7 +61,7 @@ def traffic(fleet: Fleet) -> Iterator[None]:
 
     def look() -> None:
         while not over.wait(1.0):
-            addresses[:] = [pod["status"]["podIP"] for pod in pods(fleet) if "podIP" in pod["status"]]
+            addresses[:] = [pod["status"]["podIP"] for pod in fleet.pods() if "podIP" in pod["status"]]
 
     def ask(seed: int) -> None:
         rng = random.Random(seed)
@@ -119,8 +108,8 @@ def await_active(fleet: Fleet, generation: int) -> str:
         return effective == generation and fleet.condition("PolicyActive").get("reason") == "StartedWithGeneration"
 
     eventually(active, MOVED_S)
-    eventually(lambda: len(pods(fleet)) == 1, MOVED_S)
-    return json.dumps(pods(fleet)[0]["spec"]["containers"][0]["args"]).replace('\\"', '"')
+    eventually(lambda: len(fleet.pods()) == 1, MOVED_S)
+    return json.dumps(fleet.pods()[0]["spec"]["containers"][0]["args"]).replace('\\"', '"')
 
 
 def tuned(fleet: Fleet, value: str) -> Json:

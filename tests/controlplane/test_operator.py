@@ -40,17 +40,6 @@ CHILDREN = {
 }
 
 
-@pytest.fixture
-def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(plane, tmp_path / "operator") as process:
-        yield process.start()
-
-
-@pytest.fixture
-def fleet(plane: ControlPlane, namespace: str) -> Fleet:
-    return Fleet(plane, namespace)
-
-
 def await_generation(fleet: Fleet, generation: int, timeout_s: float = 20) -> None:
     eventually(lambda: fleet.runtime_policy().get("generation") == generation, timeout_s)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from prefleet_operator.cli.render import render_document
 
 from tests.golden.cases import render_case
 from tests.support.bad_specs import GOOD as BASE
-from tests.support.installation import Fleet, Helm, OperatorProcess
+from tests.support.installation import Fleet, OperatorProcess
 from tests.support.plane.plane import ControlPlane, KubectlFailed
 from tests.support.pod_templates import EXAMPLES, RESOURCES, PodTemplateExample
 from tests.support.waiting import eventually
@@ -61,12 +60,6 @@ def test_it_refuses_engines_that_run_as_their_image_says(plane: ControlPlane, re
     (template,) = templates(render_case("vllm-mixed"))
     with pytest.raises(KubectlFailed, match=r'violates PodSecurity "restricted:latest".*runAsNonRoot'):
         admit(plane, restricted, template)
-
-
-@pytest.fixture
-def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(plane, tmp_path / "operator") as process:
-        yield process.start()
 
 
 def pod_names(fleet: Fleet) -> list[str]:

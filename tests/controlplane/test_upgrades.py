@@ -28,11 +28,6 @@ CHANGED = SPEC | {"prefill": {"replicas": 2, "args": ["--max-model-len", "4096"]
 OLD, NEW = "example/runtime:old", "example/runtime:new"
 
 
-@pytest.fixture
-def fleet(plane: ControlPlane, namespace: str) -> Fleet:
-    return Fleet(plane, namespace)
-
-
 def operator(plane: ControlPlane, folder: Path, image: str) -> OperatorProcess:
     return OperatorProcess(plane, folder / image.rpartition(":")[2], {"runtimeImage": image})
 

@@ -240,6 +240,11 @@ class Fleet:
         conditions = self.status().get("conditions") or []
         return next((each for each in conditions if each["type"] == kind), {})
 
+    def pods(self) -> list[Json]:
+        """The pods of the fleet's namespace that are there to stay."""
+        found = self.plane.kubectl("-n", self.namespace, "get", "pods", "-o", "json")
+        return [pod for pod in json.loads(found)["items"] if "deletionTimestamp" not in pod["metadata"]]
+
     def await_condition(self, kind: str, status: str, reason: str | None = None, timeout_s: float = 30) -> Json:
         """The condition once it has that status (and reason)."""
 

@@ -84,21 +84,22 @@ def sim_server(folder: Path, *arguments: str, cost_model: str = FAST, name: str 
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
     server = SimServer(port, exporter_port, policy_file, log, process)
     try:
-        _wait_until_ready(server)
+        await_answer(process, f"{server.url}/health", log)
         yield server
     finally:
         _stop(process)
 
 
-def _wait_until_ready(server: SimServer) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
+def await_answer(process: subprocess.Popen[bytes], url: str, log: Path, timeout_s: float = START_TIMEOUT_S) -> None:
+    """Return once the process serves the URL. AssertionError with the log's end if it ends first, or takes too long."""
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        status = server.process.poll()
-        assert status is None, f"the server ended with status {status}:\n{log_tail(server.log)}"
-        with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(f"{server.url}/health", timeout=2):
+        status = process.poll()
+        assert status is None, f"the server ended with status {status}:\n{log_tail(log)}"
+        with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=2):
             return
         time.sleep(0.05)
-    raise AssertionError(f"no answer in {START_TIMEOUT_S} s:\n{log_tail(server.log)}")
+    raise AssertionError(f"no answer in {timeout_s} s:\n{log_tail(log)}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -8,9 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +20,8 @@ from prefleet_operator.engines.mindie import MANAGEMENT_PORT, METRICS_PORT
 
 from tests.support.native.images import make_native_images
 from tests.support.plane.processes import direct_opener, free_ports
-from tests.support.vllm_server import die_with_parent, log_tail
+from tests.support.sim_server import await_answer
+from tests.support.vllm_server import die_with_parent
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 10
@@ -86,21 +84,10 @@ def native_server(
     shown = metrics if "metrics" in dict(container.ports) else http
     server = NativeProcess(process, address, http, shown, log)
     try:
-        _wait_until_ready(server)
+        await_answer(process, f"{server.url}/v1/models", log, START_TIMEOUT_S)
         yield server
     finally:
         _stop(process)
-
-
-def _wait_until_ready(server: NativeProcess) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        status = server.process.poll()
-        assert status is None, f"the server ended with status {status}:\n{log_tail(server.log)}"
-        with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(f"{server.url}/v1/models", timeout=2):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"no answer in {START_TIMEOUT_S} s:\n{log_tail(server.log)}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
