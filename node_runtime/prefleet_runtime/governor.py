@@ -126,11 +126,14 @@ class Governor(Generic[T]):
         """The port the metrics are served on, None without an exporter."""
         return self._exporter.port if self._exporter is not None else None
 
-    def add(self, item: T, facts: RequestFacts) -> None:
-        """A new request. Raises ValueError if its id is already in the queue or out."""
+    def add(self, item: T, facts: RequestFacts, counts: bool = True) -> None:
+        """A new request. `counts`: somebody asked for it, so its length is one of the fleet's.
+
+        Raises ValueError if its id is already in the queue or out.
+        """
         self._take_policy()
         self._queue.add(item, facts)
-        if not facts.started:
+        if counts and not facts.started:
             self._metrics.observe_request(facts)
         self._publish()
 

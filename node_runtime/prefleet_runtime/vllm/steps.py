@@ -21,7 +21,7 @@ from ..stage import StepWork, chunk_pairs
 from .budget import StepBudgets
 from .cached_length import cached_length, heads_looked_at
 from .skipped_waiting import SkippedWaiting
-from .waiting_queue import WaitingQueue, is_deferred
+from .waiting_queue import WaitingQueue, is_deferred, is_void
 
 STEPS_IN_FLIGHT = 64
 """More than any pipeline depth: a bound on the steps whose start is remembered."""
@@ -86,6 +86,8 @@ class Steps:
 
     def ended(self, request: Request) -> None:
         """A request leaves the engine, however it ended."""
+        if is_void(request):
+            return
         self.governor.ended(
             request.request_id, request.arrival_time, request.num_prompt_tokens, request.num_output_tokens
         )

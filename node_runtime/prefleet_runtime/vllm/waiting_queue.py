@@ -55,7 +55,8 @@ class WaitingQueue(RequestQueue):  # type: ignore[misc]  # vllm has no types her
     def add_request(self, request: Request) -> None:
         if self._governor.queue.get(request.request_id) is not None:
             self.remove_request(request)
-        self._governor.add(request, facts_of(request, 0 if has_started(request) else self._cached_tokens(request)))
+        facts = facts_of(request, 0 if has_started(request) else self._cached_tokens(request))
+        self._governor.add(request, facts, counts=not is_void(request))
 
     def pop_request(self) -> Request:
         return self._governor.queue.pop()
@@ -105,6 +106,12 @@ def facts_of(request: Request, cached_tokens: int) -> RequestFacts:
         started=has_started(request),
         deferred=is_deferred(request),
     )
+
+
+def is_void(request: Request) -> bool:
+    """Whether nobody waits for an answer: the engine adds a request of one token and aborts it at once, so that its
+    connector lets go of a KV cache whose own request never came in, or went away."""
+    return bool(request.abort_immediately)
 
 
 def has_started(request: Request) -> bool:

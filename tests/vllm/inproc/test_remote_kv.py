@@ -9,7 +9,7 @@ from prefleet_runtime.queueing import Lane
 from vllm.v1.outputs import KVConnectorOutput
 
 from tests.vllm.inproc.conftest import Start
-from tests.vllm.inproc.engine import BLOCK, Engine
+from tests.vllm.inproc.engine import BLOCK, Engine, make_request
 
 
 class RemotePrefill:
@@ -88,3 +88,16 @@ def test_a_new_policy_keeps_what_is_on_its_way(engine: Engine) -> None:
     arrive(engine, "remote-a")
     engine.run()
     assert engine.lanes() == {"all": 1}
+
+
+def test_a_request_that_only_frees_a_remote_kv_cache_is_not_counted_as_a_prompt(engine: Engine) -> None:
+    """As the API server submits it for a client that has gone, or whose request it refuses."""
+    void = make_request("cleanup", [0], max_tokens=1)
+    void.abort_immediately = True
+    engine.scheduler.add_request(void)
+    engine.abort("cleanup")
+    engine.add("asked for", 40)
+    engine.run()
+    assert engine.metrics()["prefleet_request_prompt_tokens_count"] == 1
+    recent = engine.scheduler.prefleet.governor.recent.latest()
+    assert [request.prompt_tokens for request in recent] == [40]
