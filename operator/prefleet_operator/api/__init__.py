@@ -10,6 +10,7 @@ from prefleet_operator.api.arguments import (
     RUNTIME_SETTINGS_KEY,
 )
 from prefleet_operator.api.attach import AttachedRole, AttachSpec, PodSelector
+from prefleet_operator.api.autoscaling import Actuator, AutoscalingSpec, RatioBounds, RoleBounds
 from prefleet_operator.api.base import (
     GROUP,
     KIND,
@@ -69,7 +70,9 @@ from prefleet_operator.api.status import (
     Move,
     PodColumns,
     PrefillPolicyStatus,
+    RoleSizeStatus,
     RoleStatus,
+    SizingStatus,
     TunedValue,
     TuningStatus,
 )
@@ -89,8 +92,10 @@ __all__ = [
     "TOP_LEVEL_VLLM_ASCEND",
     "VERSION",
     "Accelerator",
+    "Actuator",
     "AttachSpec",
     "AttachedRole",
+    "AutoscalingSpec",
     "Band",
     "BandStatus",
     "Capabilities",
@@ -116,7 +121,10 @@ __all__ = [
     "PrefillPolicySpec",
     "PrefillPolicyStatus",
     "PvcSource",
+    "RatioBounds",
     "Role",
+    "RoleBounds",
+    "RoleSizeStatus",
     "RoleSpec",
     "RoleStatus",
     "RolloutSpec",
@@ -129,6 +137,7 @@ __all__ = [
     "SecretKeyRef",
     "SecurityProfile",
     "SecuritySpec",
+    "SizingStatus",
     "SloSpec",
     "StageSpec",
     "StageType",
