@@ -49,7 +49,8 @@ def render_document(document: Any, runtime_image: str) -> list[dict[str, Any]]:
     policy = parse_document(document)
     new = Situation(spec=policy.spec, generation=1, status=PrefillPolicyStatus(), live=None, metrics=FleetMetrics())
     identity = PolicyObject(name=policy.name, namespace=policy.namespace)
-    return render_fleet(identity, policy.spec, make_plan(new, now=0).policy, InstallationDefaults(runtime_image))
+    plan = make_plan(new, now=0)
+    return render_fleet(identity, plan.spec, plan.policy, InstallationDefaults(runtime_image))
 
 
 def warnings_of(document: Any) -> tuple[str, ...]:
