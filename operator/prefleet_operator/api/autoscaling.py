@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from prefleet_operator.api.base import DurationText, Model, duration_between, parse_duration
+from prefleet_operator.api.base import POD_SCRAPE, DurationText, Model, duration_between, parse_duration
+from prefleet_operator.api.engine_types import CAPABILITIES, EngineType
 from prefleet_operator.api.roles import Role
 from prefleet_operator.api.rule import Rule
 
@@ -121,6 +122,22 @@ _NAMES_ITS_ROLES: Final = " && ".join(
     f"(!has(self.autoscaling.{role}) || has(self.{role}))" for role in (Role.PREFILL, Role.DECODE, Role.MIXED)
 )
 
+
+def _asks_prometheus(spec: PrefillPolicySpec) -> bool:
+    return (
+        spec.autoscaling is None or spec.autoscaling.actuator is not Actuator.KEDA or spec.metrics_source != POD_SCRAPE
+    )
+
+
+def _can_be_sized(kind: EngineType) -> Rule:
+    return Rule(
+        f"!has(self.autoscaling) || self.engine.type != '{kind}'",
+        f"autoscaling: remove it: {kind} tells neither how many sequences run nor how full its KV cache is, which pods "
+        "are sized by",
+        lambda spec: spec.autoscaling is None or spec.engine.type is not kind,
+    )
+
+
 AUTOSCALING_RULES: Final = (
     Rule(
         f"!has(self.autoscaling) || has(self.attach) || ({_NAMES_ITS_ROLES})",
@@ -132,5 +149,12 @@ AUTOSCALING_RULES: Final = (
         "autoscaling: remove it: how many attached pods there are is for those to say who make them",
         lambda spec: spec.autoscaling is None or spec.attach is None,
     ),
+    Rule(
+        f"!has(self.autoscaling) || self.autoscaling.actuator != 'KEDA' || self.metricsSource != '{POD_SCRAPE}'",
+        "metricsSource: name a source of type Prometheus, or write autoscaling.actuator HPA or Direct: KEDA asks "
+        f"Prometheus itself, and {POD_SCRAPE} has no address",
+        _asks_prometheus,
+    ),
+    *(_can_be_sized(kind) for kind in EngineType if not CAPABILITIES[kind].sizes),
 )
 """Of the whole spec."""

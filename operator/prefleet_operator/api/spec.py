@@ -19,6 +19,7 @@ from prefleet_operator.api.attach import (
 )
 from prefleet_operator.api.autoscaling import AUTOSCALING_RULES, AutoscalingSpec, RoleBounds
 from prefleet_operator.api.base import (
+    POD_SCRAPE,
     DurationText,
     Model,
     Text,
@@ -193,7 +194,7 @@ class PrefillPolicySpec(Model):
     tuning: TuningSpec = TuningSpec()
     autoscaling: AutoscalingSpec | None = None
     """Lets the operator decide how many pods the roles have; if left out, each has its replicas."""
-    metrics_source: Annotated[str, Field(min_length=1, max_length=63)] = "PodScrape"
+    metrics_source: Annotated[str, Field(min_length=1, max_length=63)] = POD_SCRAPE
     """The name of a metrics source that the installation defines, or PodScrape."""
 
     RULES: ClassVar = (
