@@ -3,9 +3,12 @@
 Histograms are observed by the engine's thread. Everything that the queue itself counts is published by that
 thread as one immutable `QueueSnapshot` and turned into counters and gauges when somebody scrapes, so the
 scraping thread never touches the queue. A snapshot holds arrival times, not waits: what waits behind a long
-step, or in an engine that stands still, grows older from scrape to scrape. What the engine itself holds (`EngineLoad`)
-is read at the scrape by a function of the adapter's: it is a handful of lengths and numbers, which cost the step nothing
-and are right also after requests that ended while no step ran.
+step, or in an engine that stands still, grows older from scrape to scrape. What the engine itself holds
+(`EngineLoad`) is read at the scrape by a function of the adapter's: a handful of lengths and numbers, which cost the
+step nothing and are right also after requests that ended while no step ran.
+
+`uptime_seconds` counts up with the other counters, so its increase over a window is the time in which they were watched
+there: what an increase has to be divided by where a pod, or whoever scrapes it, has not been there all the time.
 
 All series have fixed names, and their labels come from enums (but for the generation that `policy_info`
 carries and the device's name in `device_info`). Histogram bounds are 2^(k/4), four to the octave, so a quantile
@@ -17,6 +20,7 @@ Left out: the process's own figures (the engine exports those) and anything that
 from __future__ import annotations
 
 import socket
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -153,6 +157,7 @@ class RuntimeMetrics(Collector):
         self._prefill_tokens = self._decode_tokens = 0
         self._gap_s = 0.0
         self._load: Callable[[], EngineLoad] | None = None
+        self._began_s = time.monotonic()
         registry.register(self)
 
     def observe_request(self, facts: RequestFacts) -> None:
@@ -227,6 +232,8 @@ class RuntimeMetrics(Collector):
         yield waits
 
     def _work(self) -> Iterator[Metric]:
+        up_s = time.monotonic() - self._began_s
+        yield _counter("uptime_seconds", "Seconds since these counters began.", up_s)
         yield _counter("prefill_tokens", "Prefill tokens computed.", self._prefill_tokens)
         yield _counter("decode_tokens", "Decode tokens computed, speculative ones included.", self._decode_tokens)
         yield _counter("decode_gap_seconds", "Seconds of each step, once for each of its decode tokens.", self._gap_s)

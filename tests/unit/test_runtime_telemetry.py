@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from contextlib import closing
 from itertools import pairwise
@@ -29,7 +30,7 @@ SERIES = {
     *("policy_threshold_tokens", "policy_long_max_wait_seconds", "policy_refused"),
     *("held_longs", "decode_only_steps", "starvation_bounds", "stall_limited_steps", "stall_unsure_steps"),
     *("step_cost_seconds", "step_cost_error_seconds", "step_cost_noise_seconds", "step_cost_samples"),
-    *("prefill_tokens", "decode_tokens", "decode_gap_seconds"),
+    *("prefill_tokens", "decode_tokens", "decode_gap_seconds", "uptime_seconds"),
     *("running_requests", "kv_usage_ratio", "kv_capacity_tokens", "step_token_budget"),
     "device_info",
 }
@@ -88,6 +89,14 @@ def test_the_work_of_steps_adds_up_and_their_gaps_count_once_for_each_decode(scr
     assert scraped.value("prefill_tokens_total") == 100
     assert scraped.value("decode_tokens_total") == 6
     assert scraped.value("decode_gap_seconds_total") == 4 * 0.5 + 2 * 0.25
+
+
+def test_the_time_counts_on_while_the_engine_says_nothing(scraped: Scraped, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = scraped.value("uptime_seconds_total")
+    assert began is not None
+    later = time.monotonic() + 30
+    monkeypatch.setattr("prefleet_runtime.telemetry.time.monotonic", lambda: later)
+    assert (scraped.value("uptime_seconds_total") or 0) >= began + 29
 
 
 def test_what_the_engine_holds_is_read_at_the_scrape_and_not_shown_before_it_is_known(scraped: Scraped) -> None:
