@@ -5,7 +5,7 @@ The operator carries it out; `prefleet diff` shows it. Asks nobody and writes no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prefleet_operator.adapters.kube import Object
@@ -53,7 +53,7 @@ class Decision:
     waits: str = ""
 
     @property
-    def sizes(self) -> dict[Role, int]:
+    def sizes(self) -> Mapping[Role, int]:
         """The replicas that the operator is to set."""
         return self.plan.sizes
 

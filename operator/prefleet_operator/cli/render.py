@@ -50,10 +50,8 @@ def render_document(document: Any, runtime_image: str, metrics_url: str | None =
     policy = parse_document(document)
     new = Situation(spec=policy.spec, generation=1, status=PrefillPolicyStatus(), live=None, metrics=FleetMetrics())
     identity = PolicyObject(name=policy.name, namespace=policy.namespace)
-    plan, defaults = (
-        make_plan(new, now=0),
-        InstallationDefaults(runtime_image, known_prometheus(policy.spec, metrics_url)),
-    )
+    plan = make_plan(new, now=0)
+    defaults = InstallationDefaults(runtime_image, known_prometheus(policy.spec, metrics_url))
     return render_fleet(identity, plan.spec, plan.policy, defaults)
 
 

@@ -119,8 +119,8 @@ class Situation:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is to be done. `annotate`: pods whose annotation is behind, after the ConfigMap has been applied; never
-    those that somebody else makes. `spec`: with the replicas that sized roles are to have; `sizing`: None of a fleet
-    that is not autoscaled."""
+    those that somebody else makes. `spec`: with the replicas that sized roles are to have; `sizes`: those of them that
+    the operator itself sets; `sizing`: None of a fleet that is not autoscaled."""
 
     policy: FleetPolicy
     annotate: tuple[str, ...]
@@ -128,12 +128,8 @@ class Plan:
     events: tuple[Event, ...]
     decision: TuningDecision
     spec: PrefillPolicySpec
+    sizes: Mapping[Role, int] = field(default_factory=dict)
     sizing: SizingState | None = None
-
-    @property
-    def sizes(self) -> dict[Role, int]:
-        """The replicas that the operator itself sets; none where another controller does."""
-        return dict(self.sizing.wanted) if self.sizing and self.sizing.actuator is Actuator.DIRECT else {}
 
 
 def make_plan(situation: Situation, now: float) -> Plan:
@@ -142,11 +138,13 @@ def make_plan(situation: Situation, now: float) -> Plan:
     decision, memory = decide(situation.metrics, spec, before, now)
     if spec.engine.told_at_start:
         decision, memory = within_budget(spec, situation.status.history, before, decision, memory, now)
-    sizing = None
+    sizing, sizes = None, dict[Role, int]()
     if spec.autoscaling is not None:
         sizer = Sizer(spec, situation.generation, situation.sizing, situation.pods, now)
         decision, memory, sizing = decide_together(sizer, situation.status.autoscaling, before, decision, memory)
-        situation = replace(situation, spec=with_replicas(situation.spec, sizer.counts(sizing)))
+        counts = sizer.counts(sizing)
+        situation = replace(situation, spec=with_replicas(situation.spec, counts))
+        sizes = counts if spec.autoscaling.actuator is Actuator.DIRECT else sizes
     policy = _next_policy(situation, to_fleet_policy(decision, spec, 0))
     status = _next_status(situation, decision, memory, policy, sizing, now)
     return Plan(
@@ -159,6 +157,7 @@ def make_plan(situation: Situation, now: float) -> Plan:
         + _warning_events(situation),
         decision=decision,
         spec=situation.spec,
+        sizes=sizes,
         sizing=sizing,
     )
 

@@ -86,11 +86,16 @@ class Sizer:
         )
 
     def counts(self, state: SizingState) -> dict[Role, int]:
-        """How many replicas each sized role is to have now: of one that another controller sets, what it has set."""
-        return {
-            role: state.wanted[role] if self.actuator is Actuator.DIRECT else self._live(role)
-            for role in self.spec.sized_roles()
-        }
+        """How many replicas each sized role is to have now: of one that another controller sets, what it has set.
+
+        So it is with a number that somebody else has given a role since it was decided about: the next decision starts
+        from it, and until then it stays.
+        """
+        counts = {role: self._live(role) for role in self.spec.sized_roles()}
+        if self.actuator is Actuator.DIRECT:
+            ours = {role for role, live in counts.items() if live in (state.wanted[role], state.before[role])}
+            counts |= {role: state.wanted[role] for role in ours}
+        return counts
 
     def _start(self, role: Role, state: SizingState) -> int:
         followed = self.actuator is not Actuator.DIRECT and state.actuator is self.actuator
