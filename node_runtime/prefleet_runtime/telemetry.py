@@ -93,7 +93,7 @@ class StageSnapshot:
 class EngineLoad:
     """What an engine holds at one moment: sequences that run, and the share of its KV cache in use (0 to 1).
 
-    `unfinished`: all requests in it, waiting and running, and those that are done but whose KV is held for a decode pod.
+    `unfinished`: all requests in it: those that wait or run, and those whose KV is held for a decode pod.
     And what it could: tokens that its KV cache holds, and tokens that a full step computes.
     """
 

@@ -33,7 +33,7 @@ class CostedPod:
 
 
 def falling_roles(asked: Mapping[Role, int], live: Mapping[Role, int]) -> frozenset[Role]:
-    """The roles that are to have fewer replicas than are asked for in the cluster now; one that is new there is none."""
+    """The roles that are to have fewer replicas than their workloads ask for now; one without a workload is none."""
     return frozenset(role for role, count in asked.items() if role in live and count < live[role])
 
 
