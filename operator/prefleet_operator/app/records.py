@@ -22,6 +22,7 @@ from prefleet_operator.app.pod_trouble import pod_trouble
 from prefleet_operator.core.native_policy import NATIVE_POLICY_FILE
 from prefleet_operator.core.observed import PodTrouble
 from prefleet_operator.render import (
+    DELETION_COST_ANNOTATION,
     FIELD_MANAGER,
     FLEET_LABEL,
     GENERATION_ANNOTATION,
@@ -45,11 +46,11 @@ _REFUSED_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making.
+    """One pod of a fleet. `generation`, `deletion_cost`: its annotations. `role` is None for pods of others' making.
 
-    `made_for`: the fleet that the operator made it for; "" if somebody else made it. `trouble`: why it will not become
-    ready by itself. `group`: of a replica of several nodes, which one it is part of; "" elsewhere.
-    `routes`: it is a router's.
+    `restarted`: a container of it has been started again. `made_for`: the fleet that the operator made it for; "" if
+    somebody else made it. `trouble`: why it will not become ready by itself. `group`: of a replica of several nodes,
+    which one it is part of; "" elsewhere. `routes`: it is a router's.
     """
 
     identity: Identity
@@ -63,12 +64,15 @@ class PodRecord:
     trouble: PodTrouble | None = None
     group: str = ""
     routes: bool = False
+    created_s: float | None = None
+    restarted: bool = False
+    deletion_cost: int | None = None
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
         """Read a Pod."""
         metadata, status = pod["metadata"], pod.get("status") or {}
-        labels = metadata.get("labels") or {}
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
         label = labels.get(ROLE_LABEL)
         ready = next((each for each in status.get("conditions") or () if each["type"] == "Ready"), None)
         is_ready = ready is not None and ready["status"] == "True"
@@ -81,11 +85,14 @@ class PodRecord:
             ready=is_ready,
             ready_since_s=_seconds(ready.get("lastTransitionTime")) if ready is not None and is_ready else None,
             terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
-            generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
+            generation=_whole(annotations.get(GENERATION_ANNOTATION)),
             made_for=identity.fleet if made else "",
             trouble=pod_trouble(pod),
             group=f"{labels[GROUP_SET_LABEL]}/{labels.get(GROUP_INDEX_LABEL)}" if GROUP_SET_LABEL in labels else "",
             routes=label == ROUTER,
+            created_s=_seconds(metadata.get("creationTimestamp")),
+            restarted=any(each.get("restartCount") for each in status.get("containerStatuses") or ()),
+            deletion_cost=_whole(annotations.get(DELETION_COST_ANNOTATION)),
         )
 
 
@@ -99,8 +106,11 @@ class ChildRecord:
     `owns_policy`: nobody else has written the policy documents in it. `native`: it is of an engine that is told at its
     start. `kept`: a ConfigMap that outlives its policy. `stuck`: why a rollout makes no progress. `refused`: why its
     pods cannot even be made. `untaken_since_s`: when a LeaderWorkerSet was made of which no controller has written a
-    word yet; a Deployment's controller is part of every cluster. `ready_pods`, `wanted_pods`: of the router's
-    Deployment; those of a role are counted pod by pod. `revision_text`: of a workload, the annotation that says what
+    word yet; a Deployment's controller is part of every cluster. `ready_pods`: of the router's
+    Deployment; those of a role are counted pod by pod. `wanted_pods`: the replicas that a workload is to have.
+    `holds_replicas`: they are what the operator's last apply says, and would fall to one if the next left them out.
+    `deleting`: it goes already, as soon as whoever has put a finalizer on it is done.
+    `revision_text`: of a workload, the annotation that says what
     its pods were made of, as long as nobody else has written it.
     """
 
@@ -117,6 +127,8 @@ class ChildRecord:
     kept: bool = False
     ready_pods: int = 0
     wanted_pods: int = 0
+    holds_replicas: bool = False
+    deleting: bool = False
     refused: str | None = None
     revision_text: str = ""
 
@@ -150,7 +162,9 @@ class ChildRecord:
             kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
             ready_pods=int((child.get("status") or {}).get("readyReplicas") or 0) if label == ROUTER else 0,
             revision_text=_revision_text(metadata, fields),
-            wanted_pods=int((child.get("spec") or {}).get("replicas") or 0) if label == ROUTER else 0,
+            wanted_pods=int((child.get("spec") or {}).get("replicas") or 0),
+            deleting="deletionTimestamp" in metadata,
+            holds_replicas="f:replicas" in (fields.get("f:spec") or {}),
         )
 
 
