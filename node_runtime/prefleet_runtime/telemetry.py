@@ -93,10 +93,12 @@ class StageSnapshot:
 class EngineLoad:
     """What an engine holds at one moment: sequences that run, and the share of its KV cache in use (0 to 1).
 
+    `unfinished`: all requests in it: those that wait or run, and those whose KV is held for a decode pod.
     And what it could: tokens that its KV cache holds, and tokens that a full step computes.
     """
 
     running: int
+    unfinished: int
     kv_usage: float
     kv_tokens: int
     step_tokens: int
@@ -241,6 +243,8 @@ class RuntimeMetrics(Collector):
 
 def _load(load: EngineLoad) -> Iterator[Metric]:
     yield _gauge("running_requests", "Requests whose prefill or decode runs.", load.running)
+    about = "Requests in the engine, with those finished whose KV is held for a decode pod."
+    yield _gauge("unfinished_requests", about, load.unfinished)
     yield _gauge("kv_usage_ratio", "Share of the KV cache in use, 0 to 1.", load.kv_usage)
     yield _gauge("kv_capacity_tokens", "Tokens that the KV cache holds.", load.kv_tokens)
     yield _gauge("step_token_budget", "Most tokens that one step computes.", load.step_tokens)
