@@ -17,8 +17,9 @@ from collections.abc import Sequence
 
 from prefleet_runtime.governor import Governor
 from prefleet_runtime.sim.engine import Engine
-from prefleet_runtime.sim.state import SimRequest
+from prefleet_runtime.sim.state import BLOCK_TOKENS, SimRequest
 from prefleet_runtime.sim.vllm_metrics import VllmMetrics
+from prefleet_runtime.telemetry import EngineLoad
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class RealTimeEngine:
         self._metrics = metrics
         self._wakes: dict[str, asyncio.Event] = {}
         self._work = asyncio.Event()
+        governor.show_load(self._load)
 
     def submit(self, requests: Sequence[SimRequest]) -> asyncio.Event:
         """Queue requests of one call; the event is set whenever one of them has progressed.
@@ -96,6 +98,18 @@ class RealTimeEngine:
                 wake = self._wakes.get(request.request_id)
                 if wake is not None:
                     wake.set()
+
+    def _load(self) -> EngineLoad:
+        """Called by threads of the exporter's: only lengths and numbers are read."""
+        engine, limits = self.engine, self.engine.limits
+        kv_tokens = limits.blocks * BLOCK_TOKENS
+        return EngineLoad(
+            running=len(engine.running),
+            unfinished=engine.unfinished + engine.held,
+            kv_usage=engine.used_fraction,
+            kv_tokens=kv_tokens,
+            step_tokens=limits.max_num_batched_tokens,
+        )
 
     def _note_end(self, request: SimRequest) -> None:
         self._governor.ended(request.request_id, request.arrival_s, request.prompt_tokens, request.generated)

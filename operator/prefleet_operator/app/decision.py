@@ -5,17 +5,19 @@ The operator carries it out; `prefleet diff` shows it. Asks nobody and writes no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster, gather, live_config_map
 from prefleet_operator.app.policies import PolicyRecord
+from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles
 from prefleet_operator.core.differences import Difference
 from prefleet_operator.core.plan import Plan, make_plan
 from prefleet_operator.core.restarts import Outdated, Restart, outdated_sentence, say_outdated
+from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.render import (
     ROUTER,
     TEMPLATE_FIELDS,
@@ -44,12 +46,18 @@ class Installation:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The plan, the objects in the order in which they are applied, the roles of which pods are replaced, and the
-    sentence of those whose pods wait for an upgrade, "" if none do."""
+    sentence of those whose pods wait for an upgrade, "" if none do. `costs`: by pod, what its deletion is to cost."""
 
     plan: Plan
     objects: tuple[Object, ...]
     restarts: tuple[Restart, ...]
     waits: str = ""
+    costs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> Mapping[Role, int]:
+        """The replicas that the operator is to set."""
+        return self.plan.sizes
 
 
 def decide(
@@ -59,14 +67,16 @@ def decide(
     reading: FleetReading,
     installation: Installation,
     now: float,
+    sizing: SizingState | None = None,
 ) -> Decision:
-    """The decision about one fleet.
+    """The decision about one fleet. `sizing`: what this process knows of the last decision on its sizes.
 
     Raises:
         InvalidSpecError: what schema and CEL cannot see is wrong with the spec.
     """
-    situation = gather(policy, spec, cluster, reading, installation.sources)
+    situation = gather(policy, spec, cluster, reading, installation.sources, sizing)
     plan = make_plan(situation, now)
+    spec = plan.spec
     target = PolicyObject(policy.name, policy.namespace, policy.uid or None)
     live = live_config_map(policy, spec, cluster)
     kept = live is not None and live.kept
@@ -88,7 +98,23 @@ def decide(
             Restart(each.role, _count_pods(policy, cluster, each.role), _changes(policy, cluster, each))
             for each in workloads
         ),
+        costs=_costs(policy, plan, cluster, reading),
     )
+
+
+def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetReading) -> Mapping[str, int]:
+    """What the pods of roles that shall become smaller say of themselves first, whoever makes them smaller."""
+    asked = {role: spec.replicas for role, spec in plan.spec.roles().items()}
+    if plan.sizing is not None:
+        asked |= {role: size.desired for role, size in plan.sizing.sizes.items()}
+    deployments = cluster.children["Deployment"].of(*policy.key)
+    live = {each.role: each.wanted_pods for each in deployments if each.role is not None and each.ours}
+    pods = (
+        CostedPod(pod.identity.name, pod.role, pod.deletion_cost)
+        for pod in cluster.made_pods(*policy.key)
+        if pod.role is not None and not pod.terminating
+    )
+    return deletion_costs(pods, reading.pod_loads, falling_roles(asked, live))
 
 
 def _counted(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, objects: Sequence[Object]) -> set[Role]:

@@ -22,6 +22,7 @@ from prefleet_operator.app.pod_trouble import pod_trouble
 from prefleet_operator.core.native_policy import NATIVE_POLICY_FILE
 from prefleet_operator.core.observed import PodTrouble
 from prefleet_operator.render import (
+    DELETION_COST_ANNOTATION,
     FIELD_MANAGER,
     FLEET_LABEL,
     GENERATION_ANNOTATION,
@@ -45,11 +46,11 @@ _REFUSED_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making.
+    """One pod of a fleet. `generation`, `deletion_cost`: its annotations. `role` is None for pods of others' making.
 
-    `made_for`: the fleet that the operator made it for; "" if somebody else made it. `trouble`: why it will not become
-    ready by itself. `group`: of a replica of several nodes, which one it is part of; "" elsewhere.
-    `routes`: it is a router's.
+    `restarted`: a container of it has been started again. `made_for`: the fleet that the operator made it for; "" if
+    somebody else made it. `trouble`: why it will not become ready by itself. `group`: of a replica of several nodes,
+    which one it is part of; "" elsewhere. `routes`: it is a router's.
     """
 
     identity: Identity
@@ -63,12 +64,15 @@ class PodRecord:
     trouble: PodTrouble | None = None
     group: str = ""
     routes: bool = False
+    created_s: float | None = None
+    restarted: bool = False
+    deletion_cost: int | None = None
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
         """Read a Pod."""
         metadata, status = pod["metadata"], pod.get("status") or {}
-        labels = metadata.get("labels") or {}
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
         label = labels.get(ROLE_LABEL)
         ready = next((each for each in status.get("conditions") or () if each["type"] == "Ready"), None)
         is_ready = ready is not None and ready["status"] == "True"
@@ -81,11 +85,14 @@ class PodRecord:
             ready=is_ready,
             ready_since_s=_seconds(ready.get("lastTransitionTime")) if ready is not None and is_ready else None,
             terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
-            generation=_whole((metadata.get("annotations") or {}).get(GENERATION_ANNOTATION)),
+            generation=_whole(annotations.get(GENERATION_ANNOTATION)),
             made_for=identity.fleet if made else "",
             trouble=pod_trouble(pod),
             group=f"{labels[GROUP_SET_LABEL]}/{labels.get(GROUP_INDEX_LABEL)}" if GROUP_SET_LABEL in labels else "",
             routes=label == ROUTER,
+            created_s=_seconds(metadata.get("creationTimestamp")),
+            restarted=any(each.get("restartCount") for each in status.get("containerStatuses") or ()),
+            deletion_cost=_whole(annotations.get(DELETION_COST_ANNOTATION)),
         )
 
 

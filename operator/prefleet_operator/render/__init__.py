@@ -8,6 +8,7 @@ from prefleet_operator.render.fleet import (
     render_fleet,
 )
 from prefleet_operator.render.names import (
+    DELETION_COST_ANNOTATION,
     FIELD_MANAGER,
     FLEET_LABEL,
     GENERATION_ANNOTATION,
@@ -33,6 +34,7 @@ from prefleet_operator.render.router_command import router_warnings
 
 __all__ = [
     "ACTUATOR_KINDS",
+    "DELETION_COST_ANNOTATION",
     "DESIRED_METRIC",
     "FIELD_MANAGER",
     "FLEET_LABEL",

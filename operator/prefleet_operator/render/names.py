@@ -13,6 +13,8 @@ ROLE_LABEL = f"{GROUP}/role"
 GENERATION_ANNOTATION = f"{GROUP}/policy-generation"
 """On pods: set by the operator after a change, so that the kubelet refreshes the policy volume at once.
 On the policy ConfigMap: the generation that its files carry."""
+DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
+"""On pods: Kubernetes' own. Of pods of which some have to go, those go first whose number is lowest."""
 KEPT_ANNOTATION = f"{GROUP}/kept"
 """On a policy ConfigMap that pods of others mount: whose it is, and that it outlives its policy."""
 
