@@ -185,6 +185,17 @@ async def test_where_another_controller_scales_the_operator_only_says_the_number
 async def test_before_the_first_decision_the_live_number_is_published() -> None:
     fleet = Loaded(await running(autoscaling=SIZED | {"actuator": "HPA"}))
     assert list(fleet.published().values()) == [4.0]
+    assert fleet.condition("ScalingActive")[2] == (
+        "4 prefill pods stay: lengths of arriving requests: no pod of the role is ready, so there is nothing to read."
+    )
+
+
+async def test_of_policies_that_are_gone_nothing_is_kept() -> None:
+    fleet = await loaded()
+    fleet.world.sizings.keep({"uid-chat"})
+    assert fleet.world.sizings.of("uid-chat") is not None
+    fleet.world.sizings.keep(set())
+    assert fleet.world.sizings.of("uid-chat") is None
 
 
 @pytest.mark.parametrize("end", ["autoscaling is taken away", "the policy is deleted"])
