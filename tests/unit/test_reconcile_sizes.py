@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from prefleet_operator.adapters.kube import Object, UnavailableError
 from prefleet_operator.adapters.metrics_source import FleetReading
-from prefleet_operator.api import Role
-from prefleet_operator.app.gather import Cluster
+from prefleet_operator.api import Role, parse_spec
+from prefleet_operator.app.gather import Cluster, query
 from prefleet_operator.app.policies import PolicyIndex
 from prefleet_operator.app.telemetry import Telemetry
 from prefleet_operator.app.workqueue import WorkFailedError
@@ -185,6 +185,36 @@ async def test_where_another_controller_scales_the_operator_only_says_the_number
 async def test_before_the_first_decision_the_live_number_is_published() -> None:
     fleet = Loaded(await running(autoscaling=SIZED | {"actuator": "HPA"}))
     assert list(fleet.published().values()) == [4.0]
+    assert fleet.condition("ScalingActive")[2] == (
+        "4 prefill pods stay: lengths of arriving requests: no pod of the role is ready, so there is nothing to read."
+    )
+
+
+async def test_the_loads_of_fleets_that_are_sized_are_asked_for_and_of_no_others() -> None:
+    fleet = await loaded()
+    for autoscaling, sized in ((SIZED, True), (None, False)):
+        fleet.world.change(autoscaling=autoscaling)
+        (policy,) = fleet.world.policies
+        assert query(policy, parse_spec(policy.spec), fleet.world.cluster).sized is sized
+
+
+async def test_a_role_that_goes_from_one_node_to_several_keeps_its_number() -> None:
+    """Its new workload begins with what the old one has now, not with what the spec once said."""
+    fleet = Loaded(await running(engine={"type": "VLLM", "version": "0.33.0"}, autoscaling=SIZED))
+    await fleet.feel(5.3)
+    fleet.world.change(prefill={"replicas": 1, "nodesPerReplica": 2})
+    await fleet.feel(5.3, after_s=1)
+    groups = fleet.world.api.objects[("leaderworkersets", "chat-prefill-group")]
+    assert groups["spec"]["replicas"] == 6
+    assert ("deployments", "chat-prefill") not in fleet.world.api.objects
+
+
+async def test_of_policies_that_are_gone_nothing_is_kept() -> None:
+    fleet = await loaded()
+    fleet.world.sizings.keep({"uid-chat"})
+    assert fleet.world.sizings.of("uid-chat") is not None
+    fleet.world.sizings.keep(set())
+    assert fleet.world.sizings.of("uid-chat") is None
 
 
 @pytest.mark.parametrize("end", ["autoscaling is taken away", "the policy is deleted"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prefleet_operator.api import PrefillPolicySpec, Role, parse_spec
 from prefleet_operator.app.records import PodRecord
+from prefleet_operator.cli.render import render_document
 from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Sample
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.inputs import DEFAULT_STEP_TOKENS, rules_of, signals_of, start_time
@@ -111,6 +112,23 @@ def test_a_spec_with_other_replicas_is_else_the_same():
     counted = with_replicas(spec, {P: 7})
     assert {role: given.replicas for role, given in counted.roles().items()} == {P: 7, D: 3}
     assert with_replicas(counted, {P: 2}) == spec
+
+
+@pytest.mark.parametrize(("replicas", "rendered"), [(1, 2), (5, 5), (20, 8)])
+def test_without_a_cluster_a_role_has_the_replicas_of_the_spec_within_its_bounds(replicas, rendered):
+    spec = make_spec(BOTH, prefill={"replicas": replicas}).to_resource()
+    document = {
+        "apiVersion": "prefleet.dev/v1alpha1",
+        "kind": "PrefillPolicy",
+        "metadata": {"name": "chat", "namespace": "ns"},
+        "spec": spec,
+    }
+    counts = {
+        each["metadata"]["name"]: each["spec"]["replicas"]
+        for each in render_document(document, "runtime:1")
+        if each["kind"] == "Deployment"
+    }
+    assert counts == {"chat-prefill": rendered, "chat-decode": 3}
 
 
 @pytest.mark.parametrize("count", [0, 2])
