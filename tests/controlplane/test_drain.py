@@ -19,6 +19,7 @@ from tests.support.clients import StreamingClients, Tally
 from tests.support.installation import Fleet, Helm, OperatorProcess
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
+from tests.support.plane.processes import answers
 from tests.support.pod_ledger import PodLedger
 from tests.support.waiting import eventually
 
@@ -31,6 +32,8 @@ NODES = ("drain-a", "drain-b")
 RATE = 6.0
 OUTPUT_TOKENS = 60
 """About a second of decode: every pod that goes has some under way."""
+SERVICE_LAG_S = 3.0
+"""Services go on to send to a pod that has been told to go, as kube-proxy does for a while."""
 GONE_S = 120
 ENOUGH = 20
 """Requests that are to be answered before and after what is done to the fleet."""
@@ -72,6 +75,11 @@ class LoadedFleet:
             return len(serving) == len(pods) == sum(role["replicas"] for role in self.spec.values())
 
         eventually(ready, GONE_S, poll_s=0.5)
+
+    def await_reached(self) -> None:
+        """Until its Services know of pods."""
+        for role in self.spec:
+            eventually(answers(f"{self._url(role)}/health"), 30)
 
     def clients(self) -> StreamingClients:
         """New ones, whose requests have names of their own."""
@@ -142,7 +150,12 @@ def agents(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Ite
         for name in NODES:
             folder = tmp_path_factory.mktemp(name)
             handle = start_agent(
-                plane, folder, name=name, default_image=Path(sys.prefix), forward_services=name == NODES[0]
+                plane,
+                folder,
+                name=name,
+                default_image=Path(sys.prefix),
+                forward_services=name == NODES[0],
+                flags=(f"--service-lag={SERVICE_LAG_S}",),
             )
             stack.callback(handle.leave)
         yield
@@ -159,6 +172,7 @@ def fleets(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFac
         with found.pair.ledger, found.mixed.ledger:
             for each in found.all:
                 each.await_ready()
+                each.await_reached()
             yield found
     plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
