@@ -106,6 +106,10 @@ class ControlPlane:
 
     # --- using it
 
+    def serving_pair(self, name: str, hosts: Sequence[str]) -> Pair:
+        """A certificate for a server under these names, which whoever trusts `ca_file` believes."""
+        return self._authority.issue(name, name, hosts=hosts)
+
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
         """A kubeconfig whose certificate says `user` in `groups`; what those may do is for RBAC to say."""
         name = "user-" + re.sub(r"[^A-Za-z0-9.-]", "-", user)
