@@ -60,9 +60,7 @@ class Wish:
 
 
 @pytest.fixture
-def wish(
-    plane: ControlPlane, namespace: str, binaries: Mapping[str, Path], tmp_path: Path
-) -> Iterator[Wish]:
+def wish(plane: ControlPlane, namespace: str, binaries: Mapping[str, Path], tmp_path: Path) -> Iterator[Wish]:
     registry = CollectorRegistry()
     gauge = Gauge(METRIC, "Set by a test", ["namespace", "policy", "role"], registry=registry)
     (port,) = free_ports(1)
@@ -96,7 +94,8 @@ def deployment(namespace: str) -> dict[str, Any]:
 def autoscaler(namespace: str) -> dict[str, Any]:
     """As many pods as the metric says, at once in both directions."""
     metric = {"name": METRIC, "selector": {"matchLabels": {"policy": "chat", "role": "prefill"}}}
-    at_once = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 100, "periodSeconds": 1}]}
+    step = {"type": "Pods", "value": 100, "periodSeconds": 15}
+    at_once = {"stabilizationWindowSeconds": 0, "policies": [step], "tolerance": "0"}
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -129,3 +128,13 @@ def test_replicas_follow_the_metric_up_and_down_and_stay_where_it_is_gone(wish: 
     failed = eventually(lambda: (found := wish.scaling_active())["status"] == "False" and found)
     assert failed["reason"] == "FailedGetExternalMetric"
     assert wish.replicas() == 5
+
+
+def test_one_pod_more_than_twenty_is_followed(wish: Wish) -> None:
+    """By default the controller lets a tenth more or less be."""
+    wish.set(20)
+    eventually(lambda: wish.replicas() == 20)
+    wish.set(21)
+    eventually(lambda: wish.replicas() == 21)
+    wish.set(20)
+    eventually(lambda: wish.replicas() == 20)
