@@ -157,7 +157,7 @@ def test_a_program_that_tells_no_version_is_taken_from_the_cache_alone(here: dic
 
 
 def test_keda_is_built_for_its_own_target_only() -> None:
-    assert binaries.USUAL + binaries.KEDA == tuple(TOOLS)
+    assert tuple(TOOLS) == binaries.USUAL + binaries.KEDA
     assert binaries.KEDA == ("keda-operator", "keda-adapter")
 
 

@@ -72,8 +72,7 @@ def registered(plane: ControlPlane, api: Aggregated, port: int) -> Iterator[None
     """The API, served from this port of localhost and said to be available, for as long as the context lasts."""
     plane.kubectl("apply", "-f", "-", stdin=json.dumps(api.objects(port, plane.ca_file.read_bytes())))
     try:
-        told = ("-o", 'jsonpath={.status.conditions[?(@.type=="Available")].status}')
-        eventually(lambda: plane.kubectl("get", "apiservice", api.name, *told) == "True", AVAILABLE_TIMEOUT_S)
+        eventually(lambda: plane.condition("apiservice", api.name, "Available") == "True", AVAILABLE_TIMEOUT_S)
         yield
     finally:
         plane.kubectl("delete", "apiservice", api.name, "--ignore-not-found")
