@@ -126,6 +126,10 @@ class Governor(Generic[T]):
         """The port the metrics are served on, None without an exporter."""
         return self._exporter.port if self._exporter is not None else None
 
+    def count_unfinished(self, count: Callable[[], int]) -> None:
+        """How many requests are in the engine, with those whose KV is held for another pod; from any thread."""
+        self._metrics.count_unfinished(count)
+
     def add(self, item: T, facts: RequestFacts) -> None:
         """A new request. Raises ValueError if its id is already in the queue or out."""
         self._take_policy()

@@ -127,6 +127,7 @@ class RuntimeMetrics(Collector):
         device: Device = UNKNOWN,
     ) -> None:
         self._device = device
+        self._unfinished: Callable[[], int] | None = None
         self._clock = clock
         self._policy = policy
         self._refused = refused
@@ -136,6 +137,10 @@ class RuntimeMetrics(Collector):
         self._promotion_wait, self._step_seconds = (Histogram(SECOND_BOUNDS) for _ in range(2))
         self._wait = {lane: Histogram(SECOND_BOUNDS) for lane in Lane}
         registry.register(self)
+
+    def count_unfinished(self, count: Callable[[], int]) -> None:
+        """Tell from now on what `count` says at each scrape; it is called from any thread."""
+        self._unfinished = count
 
     def observe_request(self, facts: RequestFacts) -> None:
         """A new request arrived."""
@@ -167,6 +172,9 @@ class RuntimeMetrics(Collector):
         snapshot = self._snapshot
         yield from _counters(snapshot.counters)
         yield from _gauges(snapshot.lanes, self._clock())
+        if self._unfinished is not None:
+            about = "Requests in the engine, with those finished whose KV is held for a decode pod."
+            yield _gauge("unfinished_requests", about, self._unfinished())
         stage = self._stage
         yield from _stage_counters(stage.counters)
         yield from _step_cost(stage.fit)

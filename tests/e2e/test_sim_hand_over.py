@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,3 +92,34 @@ async def test_a_release_for_another_engine_is_refused(
     body = {"engine_id": "someone else", "request_id": "x"}
     async with session.post(f"{pair[0].url}/prefleet/kv_release", json=body) as response:
         assert response.status == 404
+
+
+async def test_a_drain_waits_until_what_prefill_holds_was_fetched(
+    pair: tuple[SimServer, SimServer], session: aiohttp.ClientSession
+) -> None:
+    prefill, decode = pair
+    prompt = [1] * 700
+    _, first = await complete(session, prefill, prompt=prompt, max_tokens=1, kv_transfer_params=HAND_OVER)
+    assert prefill.runtime_metrics()["prefleet_unfinished_requests"] == 1
+    hook = [sys.executable, "-m", "prefleet_runtime.drain", "--host", "127.0.0.1", "--settle-s", "0", "--limit-s", "60"]
+    ports = ["--http-port", str(prefill.port), "--exporter-port", str(prefill.exporter_port)]
+    drain = await asyncio.create_subprocess_exec(*hook, *ports)
+    try:
+        await asyncio.to_thread(eventually, lambda: closes_connections(prefill))
+        assert drain.returncode is None, "it holds KV yet"
+        body = {"prompt": prompt, "max_tokens": 3, "kv_transfer_params": first["kv_transfer_params"]}
+        _, rest = await complete(session, decode, **body)
+        assert rest["choices"][0]["text"] == " 1 2 3"
+        assert await asyncio.wait_for(drain.wait(), 30) == 0
+    finally:
+        if drain.returncode is None:
+            drain.kill()
+            await drain.wait()
+    assert prefill.runtime_metrics()["prefleet_unfinished_requests"] == 0
+    status, _ = await complete(session, prefill, prompt="still", max_tokens=1)
+    assert status == 200, "what still comes is served until the signal"
+
+
+def closes_connections(server: SimServer) -> bool:
+    with urllib.request.urlopen(f"{server.url}/v1/models", timeout=5) as answer:
+        return str(answer.headers["Connection"]).lower() == "close"

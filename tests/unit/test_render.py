@@ -113,10 +113,15 @@ def test_a_model_may_load_for_half_an_hour_before_anything_counts_as_stuck() -> 
 @pytest.mark.parametrize("spec", [VLLM_MIXED, SIMULATOR], ids=["vllm", "simulator"])
 def test_the_grace_period_holds_the_wait_for_endpoints_and_the_drain(spec: dict[str, Any]) -> None:
     pod = template(spec, "mixed")["spec"]
-    (_, waited) = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
-    args = pod["containers"][0]["args"]
+    container = pod["containers"][0]
+    hook = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook[:3] == ["python3", "-m", "prefleet_runtime.drain"]
+    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
+    assert (option(hook, "--http-port"), option(hook, "--exporter-port")) == (ports["http"], ports["prefleet"])
+    settles, limit, args = int(option(hook, "--settle-s")), int(option(hook, "--limit-s")), container["args"]
     drained = int(option(args, "--shutdown-timeout")) if "--shutdown-timeout" in args else 0
-    assert pod["terminationGracePeriodSeconds"] > int(waited) + drained
+    assert settles < limit < pod["terminationGracePeriodSeconds"]
+    assert pod["terminationGracePeriodSeconds"] > settles + drained
 
 
 def test_pods_reach_no_kubernetes_api_and_gain_no_rights() -> None:

@@ -3,6 +3,7 @@
 The client does what vLLM's proxies do: the prefill is asked for one token with `do_remote_decode`, and the
 `kv_transfer_params` of its answer go with the same prompt to the decode, which fetches the KV from the prefill. Which
 tokens are right says one engine alone: the decode, asked plainly, under a salt that hides from it what it fetched.
+The last two tests end the prefill, as a kubelet does: first the preStop hook, then the signal.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterator
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from tests.support.vllm_server import (
     launch,
     read_metrics,
     running,
+    server_environment,
 )
 from tests.vllm.conftest import wait_until
 
@@ -39,6 +43,9 @@ TIMEOUT_S = 180
 MEETING_TIMEOUT_S = 180.0
 GREETING_TOKENS = 20
 OUTPUT_TOKENS = 8
+SHUTDOWN_S = 120
+HELD = [[5, *range(FIRST_WORD, FIRST_WORD + 99)], [6, *range(FIRST_WORD, FIRST_WORD + 120)]]
+"""The prompts whose KV the prefill holds as it is to end."""
 LONGS, LONG_TOKENS = 3, 1500
 SHORTS, SHORT_TOKENS = 6, 80
 POLICIES = {
@@ -63,7 +70,8 @@ def launch_role(python: Path, model: Path, folder: Path, role: str) -> VllmServe
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
     }
-    arguments = ["--kv-transfer-config", json.dumps(transfer)]
+    arguments = ["--kv-transfer-config", json.dumps(transfer), "--shutdown-timeout", str(SHUTDOWN_S)]
+    arguments += ["--middleware", "prefleet_runtime.vllm.front.DrainFront"]
     return launch(python, model, folder / f"{role}.log", policy_file, arguments, variables)
 
 
@@ -98,6 +106,12 @@ def make_prompts() -> list[list[int]]:
 
 async def hand_over(session: aiohttp.ClientSession, pair: Pair, prompt: list[int], name: str) -> Answer:
     """One completion through both engines, as a proxy routes it."""
+    params = await prefill(session, pair, prompt, name)
+    return await fetch(session, pair, prompt, name, params)
+
+
+async def prefill(session: aiohttp.ClientSession, pair: Pair, prompt: list[int], name: str) -> dict[str, Any]:
+    """What the prefill answers for the decode; it holds the prompt's KV until that has fetched it."""
     headers = {"X-Request-Id": name}
     body = {
         "model": MODEL_NAME,
@@ -110,6 +124,14 @@ async def hand_over(session: aiohttp.ClientSession, pair: Pair, prompt: list[int
         response.raise_for_status()
         params: dict[str, Any] = (await response.json())["kv_transfer_params"]
     assert params["do_remote_prefill"]
+    return params
+
+
+async def fetch(
+    session: aiohttp.ClientSession, pair: Pair, prompt: list[int], name: str, params: dict[str, Any]
+) -> Answer:
+    """The decode's answer from what the prefill holds."""
+    headers = {"X-Request-Id": name}
     return await complete(session, pair.decode, prompt, OUTPUT_TOKENS, headers, kv_transfer_params=params)
 
 
@@ -162,3 +184,55 @@ def _in_use(server: VllmServer) -> float:
     metrics = read_metrics(f"{server.url}/metrics")
     names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
     return sum(value for name, value in metrics.items() if name.split("{")[0] in names)
+
+
+def held(pair: Pair) -> float:
+    """What the prefill says of unfinished requests."""
+    return pair.prefill.runtime_metrics()["prefleet_unfinished_requests"]
+
+
+async def hold_then_fetch(pair: Pair, number: int, meanwhile: Callable[[], None]) -> tuple[list[int], list[int]]:
+    """The tokens of a prompt whose KV is fetched after `meanwhile`, and those of the decode alone."""
+    prompt, name = HELD[number], f"held-{number}"
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
+        params = await prefill(session, pair, prompt, name)
+        await asyncio.to_thread(meanwhile)
+        answer = await fetch(session, pair, prompt, name, params)
+        alone = await complete(session, pair.decode, prompt, OUTPUT_TOKENS, cache_salt="alone")
+    return answer.tokens, alone.tokens
+
+
+def test_the_hook_lets_a_prefill_hand_over_what_it_holds(vllm_python: Path, pair: Pair) -> None:
+    wait_until(lambda: held(pair) == 0)
+    hook = [str(vllm_python), "-m", "prefleet_runtime.drain", "--host", "127.0.0.1", "--settle-s", "0"]
+    ports = ["--http-port", str(pair.prefill.port), "--exporter-port", str(pair.prefill.exporter_port)]
+    drains: list[subprocess.Popen[bytes]] = []
+
+    def begin_drain() -> None:
+        assert held(pair) == 1
+        environment = server_environment(vllm_python)
+        drains.append(subprocess.Popen([*hook, *ports, "--limit-s", str(SHUTDOWN_S)], env=environment))
+        wait_until(lambda: closes_connections(pair.prefill))
+        assert drains[0].poll() is None, "it holds KV yet"
+
+    tokens, alone = asyncio.run(hold_then_fetch(pair, 0, begin_drain))
+    assert len(tokens) == OUTPUT_TOKENS
+    assert tokens == alone
+    assert drains[0].wait(SHUTDOWN_S) == 0
+    assert held(pair) == 0
+
+
+def closes_connections(server: VllmServer) -> bool:
+    with urllib.request.urlopen(f"{server.url}/v1/models", timeout=5) as answer:
+        return str(answer.headers["Connection"]).lower() == "close"
+
+
+def test_a_prefill_told_to_stop_ends_when_what_it_holds_was_fetched(pair: Pair) -> None:
+    def terminate() -> None:
+        pair.prefill.process.terminate()
+        wait_until(lambda: b"[shutdown] EngineCore: start mode=drain" in pair.prefill.log.read_bytes())
+
+    tokens, alone = asyncio.run(hold_then_fetch(pair, 1, terminate))
+    assert len(tokens) == OUTPUT_TOKENS
+    assert tokens == alone
+    assert pair.prefill.process.wait(SHUTDOWN_S) == 0

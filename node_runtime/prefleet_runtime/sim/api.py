@@ -23,6 +23,7 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from prefleet_runtime.drain import DRAIN_PATH
 from prefleet_runtime.governor import Governor
 from prefleet_runtime.sim.cost_model import EngineProfile
 from prefleet_runtime.sim.engine import Engine
@@ -77,6 +78,7 @@ class SimulatedServer:
         self._open_calls = 0
         self._releases: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
+        self.leaving = False
         self.draining = False
 
     @property
@@ -93,6 +95,8 @@ class SimulatedServer:
         app.router.add_get("/version", self._version)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/prefleet/kv_release", self._kv_release)
+        app.router.add_post(DRAIN_PATH, self._drain)
+        app.on_response_prepare.append(self._close_connections)
         app.cleanup_ctx.append(self._with_session)
         return app
 
@@ -205,6 +209,22 @@ class SimulatedServer:
         if engine_id != self._engine_id:
             raise ApiError(404, f"This is engine {self._engine_id}, not {engine_id}.", "engine_id")
         return web.json_response({"released": self.realtime.release(str(request_id))})
+
+    # The end.
+
+    async def _drain(self, http: web.Request) -> web.Response:
+        """As `vllm.front` answers it."""
+        assert http.transport is not None, "a request that is read has a connection"
+        if http.transport.get_extra_info("peername")[0] != http.transport.get_extra_info("sockname")[0]:
+            raise ApiError(403, "Only the pod itself may begin its drain.")
+        self.leaving = True
+        return web.json_response({"open": self._open_calls + len(self._releases)})
+
+    async def _close_connections(self, _: web.Request, response: web.StreamResponse) -> None:
+        """Once the pod is to go, a client that keeps connections is to open its next one elsewhere."""
+        if self.leaving or self.draining:
+            response.headers["Connection"] = "close"
+            response.force_close()
 
     # The small routes.
 

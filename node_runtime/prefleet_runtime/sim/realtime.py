@@ -37,6 +37,7 @@ class RealTimeEngine:
         self._metrics = metrics
         self._wakes: dict[str, asyncio.Event] = {}
         self._work = asyncio.Event()
+        governor.count_unfinished(lambda: engine.unfinished + engine.held)
 
     def submit(self, requests: Sequence[SimRequest]) -> asyncio.Event:
         """Queue requests of one call; the event is set whenever one of them has progressed.

@@ -13,8 +13,9 @@ notification on a side channel). Blocks that nobody fetches are freed when their
 heartbeats with which vLLM renews the lease while the decode queues; a fetch after the lease still succeeds.
 As in vLLM, whoever may call a decode pod chooses the address that it then calls: keep it behind the router.
 
-SIGTERM: completions are refused with 503, what runs or is kept for another pod ends, then the process exits
-with 0; a second signal ends it at once. Left out: chat completions, authentication, TLS.
+POST /prefleet/drain from the pod itself (`drain`): every answer closes its connection from now on. SIGTERM: completions
+are refused with 503, what runs or is kept for another pod ends, then the process exits with 0; a second signal ends it
+at once. Left out: chat completions, authentication, TLS.
 """
 
 from __future__ import annotations

@@ -51,6 +51,8 @@ class Steps:
         self._began: deque[tuple[SchedulerOutput, StepWork, float]] = deque(maxlen=STEPS_IN_FLIGHT)
         self._last_end_s = 0.0
         self._processed_prefill_tokens = 0
+        # What is held for a decode pod stays in this dictionary, and has left every queue.
+        governor.count_unfinished(scheduler.requests.__len__)
 
     def prepare(self, now: float) -> None:
         """Before `schedule()`: fix the order of the step that begins at `now`."""

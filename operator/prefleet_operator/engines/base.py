@@ -66,7 +66,8 @@ class EngineContainer:
     `startup_limit_s`: how often to ask whether it has started, and when to give up. `drain_s`: how long its
     running requests may take to end once it was told to stop. `own_user`: the image is made to run as a user
     other than root, on a read-only file system. `rootless`: it has been made fit for a user other than root, on a
-    file system that it may write. `reads_policy`: it reads the policy's file while it serves. `health_port`,
+    file system that it may write. `reads_policy`: it reads the policy's file while it serves. `tells_unfinished`: the
+    runtime in it says what it has not finished, and can be run as its preStop. `health_port`,
     `ready_path` and `live_path`: where it says that it serves, and that it lives. `leads`: the scheduler lives in it;
     one that does not lead only computes, and has no policy, ports or probes. `worker`: the container of the further
     pods of a group, where nodesPerReplica is above 1; it leads nothing.
@@ -86,6 +87,7 @@ class EngineContainer:
     own_user: bool = False
     rootless: bool = False
     reads_policy: bool = True
+    tells_unfinished: bool = False
     health_port: str = "http"
     ready_path: str = "/health"
     live_path: str = "/health"

@@ -33,6 +33,7 @@ class Simulator:
             startup_limit_s=_STARTUP_LIMIT_S,
             drain_s=_DRAIN_S,
             own_user=True,
+            tells_unfinished=True,
         )
 
 

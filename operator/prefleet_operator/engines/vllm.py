@@ -15,7 +15,9 @@ for a policy, so they get neither. How many accelerators an engine has in all st
 (--tensor-parallel-size, --pipeline-parallel-size), of which every node takes an equal part.
 
 Times. Large models take half an hour to load from slow storage, so a start may take 40 minutes. --shutdown-timeout
-lets running requests end when the pod is told to stop; without it vLLM aborts them.
+lets running requests end when the pod is told to stop, and KV that is held for a decode pod be fetched; without it vLLM
+aborts them. What still comes then is aborted whatever it says, so the pod's preStop waits until nothing is unfinished;
+--middleware makes clients that keep connections leave meanwhile.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ from prefleet_operator.engines.user_arguments import split_additional_config
 NIXL_PORT: Final = 5600
 
 _SCHEDULER = "prefleet_runtime.vllm.scheduler.make_scheduler"
+_FRONT = "prefleet_runtime.vllm.front.DrainFront"
 KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 
@@ -74,6 +77,7 @@ class VLLM:
             volumes=model_files.volumes(source),
             mounts=model_files.mounts(source),
             brings_runtime=True,
+            tells_unfinished=True,
         )
         return container if _nodes(pod) == 1 else _over_nodes(container, pod, source)
 
@@ -96,6 +100,7 @@ def _over_nodes(single: EngineContainer, pod: PodRequest, source: ModelSource) -
         args=(*_worker_arguments(pod, source), *_node_arguments(pod, "$(LWS_WORKER_INDEX)"), "--headless"),
         ports=(),
         brings_runtime=False,
+        tells_unfinished=False,
         leads=False,
     )
     return replace(leader, worker=worker)
@@ -136,6 +141,7 @@ def _arguments(pod: PodRequest, source: ModelSource) -> tuple[str, ...]:
         *given,
         *server_arguments(pod, source),
         *("--scheduler-cls", _SCHEDULER),
+        *("--middleware", _FRONT),
         *(MERGED_ARGUMENT, json.dumps(additional, sort_keys=True)),
         *_kv_arguments(pod.role),
     )

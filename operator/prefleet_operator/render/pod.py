@@ -7,8 +7,9 @@ policy is part of the template, and the generation stands beside it, where it sa
 runtime image does stand here; what an upgrade of it, or of this module, does to pods that run is revision.py's to say.
 
 Times. A pod that is told to stop still receives requests until its endpoint has left every proxy and router, so
-preStop waits for that; then the engine ends its running requests; the grace period is the sum, and a margin. The
-workers of a group are told to stop at the same moment as their leader and wait for as long as it computes.
+preStop waits for that; then the engine ends its running requests, for which preStop waits too where the runtime says
+how many there are, since an engine that is told to stop aborts what still comes; the grace period is the sum, and a
+margin. The workers of a group are told to stop at the same moment as their leader and wait for as long as it computes.
 
 Rights. No access to the Kubernetes API. Engine images commonly run as root and write into their home, so
 runAsNonRoot is forced on them only where the spec asks for it (restricted.py); everything else of the restricted
@@ -20,7 +21,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from prefleet_operator.api import Role, RoleSpec
-from prefleet_operator.engines import EXPORTER_PORT, POLICY_FOLDER, RUNTIME_FOLDER, EngineContainer
+from prefleet_operator.engines import EXPORTER_PORT, HTTP_PORT, POLICY_FOLDER, RUNTIME_FOLDER, EngineContainer
 from prefleet_operator.engines.base import env_field, env_value
 from prefleet_operator.render.names import (
     GENERATION_ANNOTATION,
@@ -112,10 +113,16 @@ def _security_context(engine: EngineContainer) -> Object:
 
 
 def _pre_stop(engine: EngineContainer) -> list[str]:
-    if engine.leads:
+    limit_s = _ENDPOINT_REMOVAL_S + engine.drain_s
+    if not engine.leads:
+        return ["python3", "-c", _WAIT_FOR_LEADER.format(port=EXPORTER_PORT, limit_s=limit_s)]
+    if not engine.tells_unfinished:
         return ["sleep", str(_ENDPOINT_REMOVAL_S)]
-    wait = _WAIT_FOR_LEADER.format(port=EXPORTER_PORT, limit_s=_ENDPOINT_REMOVAL_S + engine.drain_s)
-    return ["python3", "-c", wait]
+    return [
+        *("python3", "-m", "prefleet_runtime.drain"),
+        *("--http-port", str(HTTP_PORT), "--exporter-port", str(EXPORTER_PORT)),
+        *("--settle-s", str(_ENDPOINT_REMOVAL_S), "--limit-s", str(limit_s)),
+    ]
 
 
 # The runtime's exporter lives in the process that schedules: it answers until the last request has ended.

@@ -46,6 +46,12 @@ def test_vllm_understands_what_is_rendered(case: str, name: str, kv_role: str | 
     assert parsed.additional_config["prefleet"]["policy_file"] == f"/etc/prefleet/policy/{policy_file}"
     assert (kv and kv.kv_role) == kv_role
     assert (parsed.host, parsed.port, parsed.shutdown_timeout) == ("0.0.0.0", 8000, 300)
+    assert parsed.middleware == ["prefleet_runtime.vllm.front.DrainFront"]
+
+
+def test_a_middleware_of_the_users_stays() -> None:
+    parsed = parse(["--middleware", "own.Front", *rendered_arguments("vllm-mixed", "assistant-mixed")])
+    assert parsed.middleware == ["own.Front", "prefleet_runtime.vllm.front.DrainFront"]
 
 
 SETTING = {"enabled": True, "threshold": 900, "long_max_wait_ms": 4000}
