@@ -59,8 +59,8 @@ def test_defaults_are_the_same_on_both_sides(plane: ControlPlane, namespace: str
 
 def test_an_unknown_field_is_refused_by_name(plane: ControlPlane, namespace: str) -> None:
     document = {**GOOD, "metadata": {"name": "chat", "namespace": namespace}}
-    with pytest.raises(KubectlFailed, match=r'unknown field "spec\.autoscaling"'):
-        apply(plane, {**document, "spec": {**GOOD["spec"], "autoscaling": {}}})
+    with pytest.raises(KubectlFailed, match=r'unknown field "spec\.canary"'):
+        apply(plane, {**document, "spec": {**GOOD["spec"], "canary": {}}})
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)

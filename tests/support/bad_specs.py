@@ -12,6 +12,8 @@ from typing import Any
 
 from prefleet_operator.api import GROUP, KIND, VERSION
 
+from tests.support import bad_autoscaling
+
 GOOD: dict[str, Any] = {
     "apiVersion": f"{GROUP}/{VERSION}",
     "kind": KIND,
@@ -694,4 +696,5 @@ BAD_SPECS = (
         "router: remove it: attached pods are behind the Services, and the router, of whoever makes them",
     ),
     *_ENGINE_SPECS,
+    *(BadSpec(*row) for row in bad_autoscaling.ROWS),
 )

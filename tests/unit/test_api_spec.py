@@ -67,7 +67,7 @@ def _validations(node: Any) -> Iterator[dict[str, str]]:
 
 
 UNKNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
-    ("autoscaling", {"autoscaling": {}}, "spec.autoscaling: no such field in this release: remove it, or write one of"),
+    ("a field of no release", {"canary": {}}, "spec.canary: no such field in this release: remove it, or write one of"),
     (
         "a scale target of attached pods",
         {"attach": {"mixed": {"podSelector": {"matchLabels": {"a": "b"}}, "scaleTargetRef": {}}}},

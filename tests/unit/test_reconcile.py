@@ -152,6 +152,7 @@ class World:
         self.outcomes: list[Outcome] = []
         self.applier: Applier
         self.runtime_image = "runtime:1"
+        self.prometheus: dict[str, str] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -165,7 +166,7 @@ class World:
             readings=Readings(),
             applier=self.applier,
             recorder=Recorder(kube, "test", lambda: NOW),
-            installation=Installation(InstallationDefaults(self.runtime_image), ("PodScrape",), "1.0"),
+            installation=Installation(InstallationDefaults(self.runtime_image, self.prometheus), ("PodScrape",), "1.0"),
             now=lambda: NOW,
             count=self.outcomes.append,
         )

@@ -38,6 +38,8 @@ WATCH_SILENCE_S = 75.0
 PAGE_SIZE = 500
 TOKEN_REFRESH_S = 60.0
 MAX_MESSAGE = 1000
+_UNKNOWN_FIELD = "field not declared in schema"
+"""What an apply of a field that the API server does not know is answered with, as an error of the server's own."""
 
 
 class KubeError(Exception):
@@ -86,6 +88,8 @@ SERVICES = Resource("api/v1", "services")
 PODS = Resource("api/v1", "pods")
 DEPLOYMENTS = Resource("apis/apps/v1", "deployments")
 LEADER_WORKER_SETS = Resource("apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets")
+HORIZONTAL_POD_AUTOSCALERS = Resource("apis/autoscaling/v2", "horizontalpodautoscalers")
+SCALED_OBJECTS = Resource("apis/keda.sh/v1alpha1", "scaledobjects")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases")
 DISRUPTION_BUDGETS = Resource("apis/policy/v1", "poddisruptionbudgets")
 EVENTS = Resource("apis/events.k8s.io/v1", "events")
@@ -97,9 +101,14 @@ RESOURCES_BY_KIND = {
     "Deployment": DEPLOYMENTS,
     "LeaderWorkerSet": LEADER_WORKER_SETS,
     "PodDisruptionBudget": DISRUPTION_BUDGETS,
+    "HorizontalPodAutoscaler": HORIZONTAL_POD_AUTOSCALERS,
+    "ScaledObject": SCALED_OBJECTS,
 }
 
-INSTALL_HINTS = {"LeaderWorkerSet": "install LeaderWorkerSet (lws.sigs.k8s.io) or write nodesPerReplica: 1"}
+INSTALL_HINTS = {
+    "LeaderWorkerSet": "install LeaderWorkerSet (lws.sigs.k8s.io) or write nodesPerReplica: 1",
+    "ScaledObject": "install KEDA (keda.sh) or write autoscaling.actuator: HPA or Direct",
+}
 """Of the kinds that a cluster need not serve: what to do about one that is missing."""
 
 
@@ -167,12 +176,16 @@ class Kube:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise UnavailableError(f"watching {path}: {error or type(error).__name__}") from error
 
-    async def apply(self, resource: Resource, desired: Object, dry_run: bool = False) -> Object:
-        """Server-side apply of the full desired object; a resourceVersion in it must be the live one. `dry_run`: only
-        ask what would become of it."""
+    async def apply(
+        self, resource: Resource, desired: Object, dry_run: bool = False, manager: str | None = None
+    ) -> Object:
+        """Server-side apply of all that the manager wants of an object (of this connection's, unless another is named);
+        a resourceVersion in it must be the live one. `dry_run`: only ask what would become of it."""
         metadata = desired["metadata"]
         path = resource.path(metadata["namespace"], metadata["name"])
-        query = {"fieldManager": self._field_manager, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
+        query = {"fieldManager": manager or self._field_manager, "force": "true"} | (
+            {"dryRun": "All"} if dry_run else {}
+        )
         return await self._write("PATCH", path, query, desired, "application/apply-patch+yaml")
 
     async def merge_patch(
@@ -336,6 +349,8 @@ def to_error(status: int, data: bytes) -> KubeError:
         return GoneError(message)
     if status == 403 and b'"NamespaceTerminating"' in data:
         return TerminatingError(message)
+    if status >= 500 and _UNKNOWN_FIELD in message:
+        return RefusedError(message)
     if status in (401, 408, 429) or status >= 500:
         return UnavailableError(message)
     return RefusedError(message)

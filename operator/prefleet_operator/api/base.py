@@ -21,6 +21,9 @@ KIND = "PrefillPolicy"
 PLURAL = "prefillpolicies"
 SHORT_NAME = "pp"
 
+POD_SCRAPE = "PodScrape"
+"""The metrics source that every installation has: the operator reads each pod itself."""
+
 # At most six digits a number: the API server counts nanoseconds in 64 bits, and two such hours still fit.
 DURATION_PATTERN = "^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$"
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")

@@ -61,7 +61,8 @@ class Capabilities:
 
     `release`: an example of a release for which there is a stock image; without one, users give an image. `apart`:
     prefill and decode may be pods of their own. `apart_needs`: why they may not. `hub`: the engine fetches a model
-    from a hub by itself.
+    from a hub by itself. `sizes`: it tells how many sequences run and how full its KV cache is, which pods that decode
+    are sized by.
     """
 
     policies: tuple[SchedulingPolicy, ...]
@@ -70,6 +71,7 @@ class Capabilities:
     release: str | None = None
     apart_needs: str | None = None
     hub: bool = True
+    sizes: bool = True
 
     @property
     def tunes(self) -> bool:
@@ -95,6 +97,7 @@ CAPABILITIES: Final[dict[EngineType, Capabilities]] = {
         (SchedulingPolicy.PROMOTE_SHORTEST, SchedulingPolicy.HRRN, SchedulingPolicy.FCFS),
         apart_needs="a pd master",
         hub=False,
+        sizes=False,
     ),
     EngineType.SGLANG: Capabilities(
         (SchedulingPolicy.HRRN, SchedulingPolicy.SHORTEST_PREFILL_FIRST, SchedulingPolicy.FCFS), release="0.5.23"

@@ -17,7 +17,9 @@ from prefleet_operator.api.attach import (
     attachable_engine_rules,
     brings_nothing_of_its_own,
 )
+from prefleet_operator.api.autoscaling import AUTOSCALING_RULES, AutoscalingSpec, RoleBounds
 from prefleet_operator.api.base import (
+    POD_SCRAPE,
     DurationText,
     Model,
     Text,
@@ -190,7 +192,9 @@ class PrefillPolicySpec(Model):
     scheduling: SchedulingSpec = SchedulingSpec()
     slo: SloSpec = SloSpec()
     tuning: TuningSpec = TuningSpec()
-    metrics_source: Annotated[str, Field(min_length=1, max_length=63)] = "PodScrape"
+    autoscaling: AutoscalingSpec | None = None
+    """Lets the operator decide how many pods the roles have; if left out, each has its replicas."""
+    metrics_source: Annotated[str, Field(min_length=1, max_length=63)] = POD_SCRAPE
     """The name of a metrics source that the installation defines, or PodScrape."""
 
     RULES: ClassVar = (
@@ -242,6 +246,7 @@ class PrefillPolicySpec(Model):
         ),
         *FLEET_RULES,
         *ROUTER_RULES,
+        *AUTOSCALING_RULES,
     )
 
     def roles(self) -> dict[Role, RoleSpec]:
@@ -259,3 +264,7 @@ class PrefillPolicySpec(Model):
     def role_names(self) -> tuple[Role, ...]:
         """The roles of the fleet, whoever makes their pods."""
         return (*self.roles(), *self.attached_roles())
+
+    def sized_roles(self) -> dict[Role, RoleBounds]:
+        """The roles whose number of pods the operator decides, with their bounds."""
+        return {} if self.autoscaling is None else self.autoscaling.bounds()

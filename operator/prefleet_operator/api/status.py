@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
+from prefleet_operator.api.autoscaling import Actuator
 from prefleet_operator.api.base import Model
 from prefleet_operator.api.engine_types import SchedulingPolicy
 from prefleet_operator.api.roles import Role
@@ -41,6 +42,7 @@ class ConditionType(StrEnum):
     POLICY_ACTIVE = "PolicyActive"
     METRICS_AVAILABLE = "MetricsAvailable"
     TUNED = "Tuned"
+    SCALING_ACTIVE = "ScalingActive"
     CAPACITY_LIMITED = "CapacityLimited"
     DEGRADED = "Degraded"
 
@@ -119,6 +121,35 @@ class TuningStatus(Model):
     policy: SchedulingPolicy | None = None
 
 
+class RoleSizeStatus(Model):
+    """How many pods one role is to have, why, and the numbers that decided.
+
+    `estimate`: a formula stood for a replay, or lengths for work. `limited`: the role needs more than it may have.
+    `moved_at`: when `desired` last changed.
+    """
+
+    name: Role
+    desired: int
+    reason: str
+    message: str
+    estimate: bool = False
+    limited: bool = False
+    numbers: dict[str, float] = {}
+    moved_at: str | None = None
+
+
+class SizingStatus(Model):
+    """What was decided on the number of pods, and what is remembered for the next decision.
+
+    `state_version` guards `memory`, which only the operator reads.
+    """
+
+    state_version: int = 1
+    actuator: Actuator
+    roles: Annotated[list[RoleSizeStatus], _map_by("name")] = []
+    memory: dict[str, Any] = {}
+
+
 class Move(Model):
     """One past move of the effective policy."""
 
@@ -141,4 +172,5 @@ class PrefillPolicyStatus(Model):
     roles: Annotated[list[RoleStatus], _map_by("name")] = []
     pods: PodColumns | None = None
     tuning: TuningStatus | None = None
+    autoscaling: SizingStatus | None = None
     history: Annotated[list[Move], Field(max_length=10)] = []

@@ -5,8 +5,14 @@ somebody else has changed a field that is ours (the API server then says that we
 look after a start applies everything once: an apply that changes nothing is no write on the server.
 
 The policy ConfigMap carries the resource version that the decision was made on, so that a generation never
-stands for two contents. Order: the ConfigMap, the other objects, what is pruned, and last the pods' annotations,
-since those make a kubelet read the ConfigMap.
+stands for two contents. Order: actuators that are pruned, the ConfigMap, the other objects, what else is pruned, the
+counts of pods, and last the pods' annotations, since those make a kubelet read the ConfigMap. An old actuator goes
+first, since two of them on one workload hinder each other, and KEDA refuses to be the second.
+
+Replicas are handed over, never dropped. A workload that is to be applied without `spec.replicas`, while that field is
+ours, would fall back to one; so a second field manager applies the live count first. It is bound to the version that
+the count was read from, so a count that somebody sets meanwhile is not undone. Which step is next is seen from the
+object, so an end between the two is harmless. Back again one step is enough: an apply takes the field as it sets it.
 
 ConfigMaps are never deleted: pods may mount them, and those that only the fleet's own pods mount go with the policy.
 """
@@ -16,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +35,17 @@ from prefleet_operator.adapters.kube import (
     Object,
     RefusedError,
 )
+from prefleet_operator.api import Role
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.records import ChildRecord, PodRecord
-from prefleet_operator.render import GENERATION_ANNOTATION, KEPT_ANNOTATION, fleet_labels
+from prefleet_operator.render import (
+    ACTUATOR_KINDS,
+    GENERATION_ANNOTATION,
+    KEPT_ANNOTATION,
+    SCALE_MANAGER,
+    TEMPLATE_FIELDS,
+    fleet_labels,
+)
 
 PARALLEL_ANNOTATIONS = 16
 PRUNED_KINDS = tuple(kind for kind in RESOURCES_BY_KIND if kind != "ConfigMap")
@@ -51,7 +65,7 @@ class _Applied:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What has to be written for one fleet."""
+    """What has to be written for one fleet. `scales`: kind and name of a workload, and the replicas that it gets."""
 
     namespace: str
     fleet: str
@@ -59,9 +73,10 @@ class Changes:
     applies: tuple[Object, ...] = ()
     prunes: tuple[tuple[str, ChildRecord], ...] = ()
     annotate: tuple[str, ...] = ()
+    scales: tuple[tuple[str, str, int], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.applies or self.prunes or self.annotate)
+        return bool(self.applies or self.prunes or self.annotate or self.scales)
 
 
 class Applier:
@@ -73,9 +88,16 @@ class Applier:
         self._applied: dict[ObjectKey, _Applied] = {}
 
     def changes(
-        self, namespace: str, fleet: str, objects: Sequence[Object], annotate: tuple[str, ...], generation: int
+        self,
+        namespace: str,
+        fleet: str,
+        objects: Sequence[Object],
+        annotate: tuple[str, ...],
+        generation: int,
+        scales: Mapping[Role, int] | None = None,
     ) -> Changes:
-        """What differs between `objects` and what is there."""
+        """What differs between `objects` and what is there. `scales`: by role, the replicas of workloads that are
+        applied without any; one that does not exist yet gets those it is applied with."""
         wanted = {_key(desired) for desired in objects}
         children = (
             (kind, child) for kind in PRUNED_KINDS for child in self._cluster.children[kind].of(namespace, fleet)
@@ -88,17 +110,34 @@ class Applier:
             prunes=tuple(
                 (kind, child)
                 for kind, child in children
-                if child.ours and (kind, namespace, child.identity.name) not in wanted
+                if child.ours and not child.deleting and (kind, namespace, child.identity.name) not in wanted
             ),
             annotate=annotate,
+            scales=tuple(self._scales(objects, scales or {})),
         )
+
+    def _scales(self, objects: Sequence[Object], wanted: Mapping[Role, int]) -> Iterator[tuple[str, str, int]]:
+        for desired in objects:
+            kind, namespace, name = _key(desired)
+            record = self._cluster.children[kind].get(namespace, name)
+            if kind not in TEMPLATE_FIELDS or record is None or record.role is None or "replicas" in desired["spec"]:
+                continue
+            count = wanted.get(record.role, record.wanted_pods)
+            if count != record.wanted_pods:
+                yield kind, name, count
 
     async def carry_out(self, changes: Changes) -> None:
         """Write. Raises KubeError at the first thing that fails; what was written by then is right and stays."""
+        first = [(kind, child) for kind, child in changes.prunes if kind in ACTUATOR_KINDS]
+        for kind, child in first:
+            await self._prune(kind, child)
         for desired in changes.applies:
             await self._apply(desired, changes.fleet)
         for kind, child in changes.prunes:
-            await self._prune(kind, child)
+            if (kind, child) not in first:
+                await self._prune(kind, child)
+        for kind, name, count in changes.scales:
+            await self._scale(kind, changes.namespace, name, count)
         if changes.annotate:
             await self._annotate(changes)
 
@@ -129,12 +168,37 @@ class Applier:
         elif kind == "ConfigMap":
             version = {"resourceVersion": str(record.identity.version)}
             body = desired | {"metadata": desired["metadata"] | version}
+        elif record.holds_replicas and "replicas" not in desired["spec"]:
+            await self._hand_replicas_over(desired)
         try:
             answer = ChildRecord.of(await self._kube.apply(resource, body))
         except RefusedError as error:
             raise RefusedError(f"The API server refuses the {kind} {name}: {error}") from error
         store.put(answer)
         self._applied[_key(desired)] = _Applied(fleet, _digest(desired), answer.owned_fields)
+
+    async def _hand_replicas_over(self, desired: Object) -> None:
+        """Let the live count be said by another than the manager that is about to leave it out."""
+        kind, namespace, name = _key(desired)
+        live = await self._kube.find(RESOURCES_BY_KIND[kind], namespace, name)
+        if live is None:
+            raise ConflictError(f"the {kind} {name} is gone: decide again")
+        said = {
+            "apiVersion": desired["apiVersion"],
+            "kind": kind,
+            "metadata": {"namespace": namespace, "name": name, "resourceVersion": live["metadata"]["resourceVersion"]},
+            "spec": {"replicas": live["spec"]["replicas"]},
+        }
+        answer = await self._kube.apply(RESOURCES_BY_KIND[kind], said, manager=SCALE_MANAGER)
+        self._cluster.children[kind].put(ChildRecord.of(answer))
+
+    async def _scale(self, kind: str, namespace: str, name: str, count: int) -> None:
+        """By the scale subresource, which says nothing else of the workload. What became of it is watched."""
+        try:
+            patch = {"spec": {"replicas": count}}
+            await self._kube.merge_patch(RESOURCES_BY_KIND[kind], namespace, name, patch, "scale")
+        except NotFoundError as error:
+            raise ConflictError(f"the {kind} {name} is gone: decide again") from error
 
     async def _refuse_a_stranger(self, desired: Object, fleet: str) -> None:
         """An object of that name may be somebody else's, or ours and not yet heard of."""

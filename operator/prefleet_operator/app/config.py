@@ -13,10 +13,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from prefleet_operator.api import Model, parse_duration
-
-POD_SCRAPE = "PodScrape"
-"""The metrics source that needs no configuration, and whose name is therefore taken."""
+from prefleet_operator.api import POD_SCRAPE, Model, parse_duration
 
 MIN_LOOP_INTERVAL_S = 1.0
 
@@ -47,6 +44,15 @@ class OperatorConfig(Model):
     def loop_interval_s(self) -> float:
         """Seconds between two turns of the fleet loop."""
         return parse_duration(self.loop_interval)
+
+    @property
+    def open_prometheus(self) -> dict[str, str]:
+        """The addresses of the sources that answer without credentials, by name: what others may be told to ask."""
+        return {
+            source.name: source.url
+            for source in self.metrics_sources
+            if source.bearer_token_file is None and source.ca_file is None
+        }
 
     @field_validator("loop_interval")
     @classmethod

@@ -5,11 +5,12 @@ The operator carries it out; `prefleet diff` shows it. Asks nobody and writes no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.metrics_source import FleetReading
-from prefleet_operator.api import PrefillPolicySpec
+from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster, gather, live_config_map
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.core.differences import Difference
@@ -23,6 +24,7 @@ from prefleet_operator.render import (
     PolicyObject,
     Revision,
     Settled,
+    release_replicas,
     render_fleet,
     router_object_name,
     settle_revisions,
@@ -81,12 +83,24 @@ def decide(
     return Decision(
         plan=say_outdated(plan, policy.status, waits),
         waits=waits,
-        objects=tuple(objects),
+        objects=tuple(release_replicas(objects, _counted(policy, spec, cluster, objects))),
         restarts=tuple(
             Restart(each.role, _count_pods(policy, cluster, each.role), _changes(policy, cluster, each))
             for each in workloads
         ),
     )
+
+
+def _counted(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, objects: Sequence[Object]) -> set[Role]:
+    """The sized roles whose workload exists, and so has a live count; one that is to be made starts with its own."""
+    made = {(each["kind"], each["metadata"]["name"]) for each in objects if each["kind"] in TEMPLATE_FIELDS}
+    return {
+        record.role
+        for kind, name in made
+        if (record := cluster.children[kind].get(policy.namespace, name)) is not None
+        and record.identity.fleet == policy.name
+        and record.role in spec.sized_roles()
+    }
 
 
 def _count_pods(policy: PolicyRecord, cluster: Cluster, role: str) -> int:

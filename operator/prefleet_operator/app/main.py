@@ -105,7 +105,9 @@ class Operator:
                 applier=Applier(kube, self._cluster),
                 recorder=Recorder(kube, identity, time.time),
                 installation=Installation(
-                    InstallationDefaults(runtime_image=config.runtime_image), tuple(sources), version("prefleet")
+                    InstallationDefaults(config.runtime_image, config.open_prometheus),
+                    tuple(sources),
+                    version("prefleet"),
                 ),
                 now=time.time,
                 count=telemetry.count_reconcile,

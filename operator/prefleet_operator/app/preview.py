@@ -32,7 +32,13 @@ from prefleet_operator.app.decision import Installation, decide
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import ChildRecord, PodRecord
-from prefleet_operator.render import FLEET_LABEL, UPGRADE_ANNOTATION, InstallationDefaults, fleet_labels
+from prefleet_operator.render import (
+    FLEET_LABEL,
+    UPGRADE_ANNOTATION,
+    InstallationDefaults,
+    fleet_labels,
+    known_prometheus,
+)
 from prefleet_operator.render.changes import ObjectChange, ObjectKey, compare_objects, key_of
 from prefleet_operator.render.pod import ENGINE_CONTAINER, RUNTIME_CONTAINER
 from prefleet_operator.render.revision import TEMPLATE_FIELDS
@@ -48,11 +54,21 @@ class Preview:
     waits: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What is known of the installation. `runtime_image`: if None, the one that the fleet runs now counts, and
+    `default_image` for a fleet that runs none; `metrics_url`: the address of the policy's metrics source; if None, the
+    one that KEDA asks for the fleet now."""
+
+    default_image: str
+    runtime_image: str | None = None
+    metrics_url: str | None = None
+
+
 async def preview(
-    kube: Kube, document: PolicyDocument, annotations: Object, runtime_image: str | None, default_image: str, now: float
+    kube: Kube, document: PolicyDocument, annotations: Object, installed: Installed, now: float
 ) -> Preview:
-    """What applying the document would do. `annotations`: those of the document. `runtime_image`: the installation's;
-    if None, the one that the fleet runs now, and `default_image` for a fleet that runs none.
+    """What applying the document would do. `annotations`: those of the document.
 
     Raises:
         InvalidSpecError: the spec must not run.
@@ -60,8 +76,11 @@ async def preview(
     """
     policy = await _policy(kube, document, annotations)
     live, cluster = await _fleet(kube, policy)
-    image = runtime_image or _runtime_image(live) or default_image
-    installation = Installation(InstallationDefaults(image), (document.spec.metrics_source,), version("prefleet"))
+    source = document.spec.metrics_source
+    image = installed.runtime_image or _runtime_image(live) or installed.default_image
+    url = installed.metrics_url or _metrics_url(live)
+    defaults = InstallationDefaults(image, known_prometheus(document.spec, url))
+    installation = Installation(defaults, (source,), version("prefleet"))
     decision = decide(policy, document.spec, cluster, FleetReading(), installation, now)
     _refuse_unserved(decision.objects, cluster)
     after = {key_of(each): await _dry_run(kube, policy, each, live) for each in decision.objects}
@@ -129,6 +148,9 @@ async def _dry_run(kube: Kube, policy: PolicyRecord, desired: Object, live: dict
         if found is not None:
             raise RefusedError(f"the {kind} {name} exists and is not of this policy: delete it or rename the policy")
         return desired
+    if kind in TEMPLATE_FIELDS and "replicas" not in desired["spec"]:
+        # The operator has the live count handed over first, which a dry run cannot show.
+        desired = desired | {"spec": desired["spec"] | {"replicas": live[(kind, name)]["spec"]["replicas"]}}
     return {"kind": kind, **await kube.apply(RESOURCES_BY_KIND[kind], desired, dry_run=True)}
 
 
@@ -164,4 +186,12 @@ def _runtime_image(live: dict[ObjectKey, Object]) -> str | None:
         }
         brings = containers.get(RUNTIME_CONTAINER, containers.get(ENGINE_CONTAINER))
         return None if brings is None else str(brings["image"])
+    return None
+
+
+def _metrics_url(live: dict[ObjectKey, Object]) -> str | None:
+    """What KEDA is told to ask for the fleet now."""
+    for (kind, _), found in live.items():
+        if kind == "ScaledObject":
+            return str(found["spec"]["triggers"][0]["metadata"]["serverAddress"])
     return None

@@ -99,8 +99,11 @@ class ChildRecord:
     `owns_policy`: nobody else has written the policy documents in it. `native`: it is of an engine that is told at its
     start. `kept`: a ConfigMap that outlives its policy. `stuck`: why a rollout makes no progress. `refused`: why its
     pods cannot even be made. `untaken_since_s`: when a LeaderWorkerSet was made of which no controller has written a
-    word yet; a Deployment's controller is part of every cluster. `ready_pods`, `wanted_pods`: of the router's
-    Deployment; those of a role are counted pod by pod. `revision_text`: of a workload, the annotation that says what
+    word yet; a Deployment's controller is part of every cluster. `ready_pods`: of the router's
+    Deployment; those of a role are counted pod by pod. `wanted_pods`: the replicas that a workload is to have.
+    `holds_replicas`: they are what the operator's last apply says, and would fall to one if the next left them out.
+    `deleting`: it goes already, as soon as whoever has put a finalizer on it is done.
+    `revision_text`: of a workload, the annotation that says what
     its pods were made of, as long as nobody else has written it.
     """
 
@@ -117,6 +120,8 @@ class ChildRecord:
     kept: bool = False
     ready_pods: int = 0
     wanted_pods: int = 0
+    holds_replicas: bool = False
+    deleting: bool = False
     refused: str | None = None
     revision_text: str = ""
 
@@ -150,7 +155,9 @@ class ChildRecord:
             kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
             ready_pods=int((child.get("status") or {}).get("readyReplicas") or 0) if label == ROUTER else 0,
             revision_text=_revision_text(metadata, fields),
-            wanted_pods=int((child.get("spec") or {}).get("replicas") or 0) if label == ROUTER else 0,
+            wanted_pods=int((child.get("spec") or {}).get("replicas") or 0),
+            deleting="deletionTimestamp" in metadata,
+            holds_replicas="f:replicas" in (fields.get("f:spec") or {}),
         )
 
 

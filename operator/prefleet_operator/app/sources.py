@@ -5,7 +5,8 @@ from __future__ import annotations
 from prefleet_operator.adapters.metrics_source import MetricsSource
 from prefleet_operator.adapters.podscrape import PodScrape
 from prefleet_operator.adapters.prometheus import PrometheusSource
-from prefleet_operator.app.config import POD_SCRAPE, OperatorConfig
+from prefleet_operator.api import POD_SCRAPE
+from prefleet_operator.app.config import OperatorConfig
 
 
 def make_sources(config: OperatorConfig) -> dict[str, MetricsSource]:

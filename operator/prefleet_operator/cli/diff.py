@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,9 @@ def diff(
     runtime_image: Annotated[
         str, typer.Option(help="The installation's runtime image; if left out, the one that the fleet runs now.")
     ] = "",
+    metrics_url: Annotated[
+        str, typer.Option(help="The address of the metrics source, if KEDA asks it; if left out, the one it asks now.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what applying a PrefillPolicy would change, and which pods it would restart. Exit code 1 if anything."""
@@ -42,9 +46,10 @@ def diff(
     if not documents:
         fail(f"{file}: holds no document: give a file with a PrefillPolicy")
     if against is None:
-        previews = _live(file, documents, runtime_image)
+        previews = _live(file, documents, runtime_image, metrics_url)
     else:
-        previews = _offline(file, documents, against, _placed(read_yaml(against), namespace), runtime_image)
+        render = partial(_rendered, runtime_image=runtime_image, metrics_url=metrics_url)
+        previews = _offline(render(against, _placed(read_yaml(against), namespace)), render(file, documents))
     if as_json:
         typer.echo(json.dumps(to_document(previews), indent=2))
     else:
@@ -63,7 +68,7 @@ def _placed(documents: Sequence[Any], namespace: str) -> list[Any]:
     ]
 
 
-def _live(file: Path, documents: Sequence[Any], runtime_image: str) -> list[Preview]:
+def _live(file: Path, documents: Sequence[Any], runtime_image: str, metrics_url: str) -> list[Preview]:
     """Ask the cluster about each document. Ends the command on a fault."""
     import asyncio
 
@@ -72,29 +77,27 @@ def _live(file: Path, documents: Sequence[Any], runtime_image: str) -> list[Prev
     from prefleet_operator.cli.documents import fail
 
     try:
-        return asyncio.run(_ask(documents, runtime_image))
+        return asyncio.run(_ask(documents, runtime_image, metrics_url))
     except InvalidSpecError as error:
         fail(f"{file}: {error}")
     except KubeError as error:
         fail(f"{error}; to compare two files without a cluster, write --against")
 
 
-async def _ask(documents: Sequence[Any], runtime_image: str) -> list[Preview]:
+async def _ask(documents: Sequence[Any], runtime_image: str, metrics_url: str) -> list[Preview]:
     import time
 
     from prefleet_operator.adapters.kube import connect
     from prefleet_operator.api import parse_document
-    from prefleet_operator.app.preview import preview
+    from prefleet_operator.app.preview import Installed, preview
     from prefleet_operator.cli.render import default_runtime_image
     from prefleet_operator.render import FIELD_MANAGER
 
     parsed = [(parse_document(document), _annotations(document)) for document in documents]
+    installed = Installed(default_runtime_image(), runtime_image or None, metrics_url or None)
     kube = await connect(FIELD_MANAGER)
     try:
-        return [
-            await preview(kube, policy, annotations, runtime_image or None, default_runtime_image(), time.time())
-            for policy, annotations in parsed
-        ]
+        return [await preview(kube, policy, annotations, installed, time.time()) for policy, annotations in parsed]
     finally:
         await kube.close()
 
@@ -103,14 +106,15 @@ def _annotations(document: Any) -> Object:
     return dict((document.get("metadata") or {}).get("annotations") or {})
 
 
-def _offline(
-    file: Path, documents: Sequence[Any], against: Path, old_documents: Sequence[Any], runtime_image: str
-) -> list[Preview]:
-    """Compare what two files become. Ends the command on a fault."""
+_Rendered = dict[tuple[str, str], list[Object]]
+"""The objects of each policy of a file, by its namespace and name."""
+
+
+def _offline(old: _Rendered, new: _Rendered) -> list[Preview]:
+    """Compare what two files become."""
     from prefleet_operator.app.preview import Preview
     from prefleet_operator.render.changes import by_key, compare_objects
 
-    old, new = _rendered(against, old_documents, runtime_image), _rendered(file, documents, runtime_image)
     previews = []
     for (namespace, name), objects in new.items():
         before, after = by_key(old.get((namespace, name), [])), by_key(objects)
@@ -119,8 +123,8 @@ def _offline(
     return previews
 
 
-def _rendered(file: Path, documents: Sequence[Any], runtime_image: str) -> dict[tuple[str, str], list[Object]]:
-    """The objects of each policy of a file, by its namespace and name."""
+def _rendered(file: Path, documents: Sequence[Any], runtime_image: str, metrics_url: str) -> _Rendered:
+    """What a file becomes. Ends the command on a fault."""
     from prefleet_operator.api import InvalidSpecError, parse_document
     from prefleet_operator.cli.documents import fail
     from prefleet_operator.cli.render import default_runtime_image, render_document
@@ -129,7 +133,8 @@ def _rendered(file: Path, documents: Sequence[Any], runtime_image: str) -> dict[
     for document in documents:
         try:
             policy = parse_document(document)
-            found[policy.namespace, policy.name] = render_document(document, runtime_image or default_runtime_image())
+            image = runtime_image or default_runtime_image()
+            found[policy.namespace, policy.name] = render_document(document, image, metrics_url or None)
         except InvalidSpecError as error:
             fail(f"{file}: {error}")
     return found

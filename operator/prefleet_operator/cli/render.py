@@ -16,6 +16,7 @@ import typer
 def render(
     file: Annotated[Path, typer.Option("--file", "-f", help='A file with PrefillPolicies, or "-".')],
     runtime_image: Annotated[str, typer.Option(help="The runtime image of fleets that name none.")] = "",
+    metrics_url: Annotated[str, typer.Option(help="The address of the metrics source, which KEDA asks.")] = "",
 ) -> None:
     """Print the manifests that a PrefillPolicy becomes, in the order in which they are applied."""
     from prefleet_operator.api import InvalidSpecError
@@ -27,7 +28,7 @@ def render(
     rendered = []
     for document in documents:
         try:
-            rendered += render_document(document, runtime_image or default_runtime_image())
+            rendered += render_document(document, runtime_image or default_runtime_image(), metrics_url or None)
             for warning in warnings_of(document):
                 typer.echo(f"warning: {warning}", err=True)
         except InvalidSpecError as error:
@@ -35,8 +36,8 @@ def render(
     typer.echo(to_yaml(rendered), nl=False)
 
 
-def render_document(document: Any, runtime_image: str) -> list[dict[str, Any]]:
-    """The objects of one PrefillPolicy document.
+def render_document(document: Any, runtime_image: str, metrics_url: str | None = None) -> list[dict[str, Any]]:
+    """The objects of one PrefillPolicy document. `metrics_url`: the address of the metrics source that it names.
 
     Raises:
         InvalidSpecError: the document is not a PrefillPolicy that may run.
@@ -44,12 +45,13 @@ def render_document(document: Any, runtime_image: str) -> list[dict[str, Any]]:
     from prefleet_operator.api import PrefillPolicyStatus, parse_document
     from prefleet_operator.core.observed import FleetMetrics
     from prefleet_operator.core.plan import Situation, make_plan
-    from prefleet_operator.render import InstallationDefaults, PolicyObject, render_fleet
+    from prefleet_operator.render import InstallationDefaults, PolicyObject, known_prometheus, render_fleet
 
     policy = parse_document(document)
     new = Situation(spec=policy.spec, generation=1, status=PrefillPolicyStatus(), live=None, metrics=FleetMetrics())
     identity = PolicyObject(name=policy.name, namespace=policy.namespace)
-    return render_fleet(identity, policy.spec, make_plan(new, now=0).policy, InstallationDefaults(runtime_image))
+    defaults = InstallationDefaults(runtime_image, known_prometheus(policy.spec, metrics_url))
+    return render_fleet(identity, policy.spec, make_plan(new, now=0).policy, defaults)
 
 
 def warnings_of(document: Any) -> tuple[str, ...]:

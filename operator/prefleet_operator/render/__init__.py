@@ -1,5 +1,6 @@
 """From a PrefillPolicy and the decisions taken about it to the Kubernetes objects that should exist. Pure."""
 
+from prefleet_operator.render.actuators import ACTUATOR_KINDS, DESIRED_METRIC, known_prometheus, release_replicas
 from prefleet_operator.render.fleet import (
     InstallationDefaults,
     PolicyObject,
@@ -16,6 +17,7 @@ from prefleet_operator.render.names import (
     REVISION_ANNOTATION,
     ROLE_LABEL,
     ROUTER,
+    SCALE_MANAGER,
     UPGRADE_ANNOTATION,
     fleet_labels,
     live_config_map_name,
@@ -30,6 +32,8 @@ from prefleet_operator.render.revision import TEMPLATE_FIELDS, Revision, Settled
 from prefleet_operator.render.router_command import router_warnings
 
 __all__ = [
+    "ACTUATOR_KINDS",
+    "DESIRED_METRIC",
     "FIELD_MANAGER",
     "FLEET_LABEL",
     "GENERATION_ANNOTATION",
@@ -39,6 +43,7 @@ __all__ = [
     "REVISION_ANNOTATION",
     "ROLE_LABEL",
     "ROUTER",
+    "SCALE_MANAGER",
     "TEMPLATE_FIELDS",
     "UPGRADE_ANNOTATION",
     "InstallationDefaults",
@@ -46,9 +51,11 @@ __all__ = [
     "Revision",
     "Settled",
     "fleet_labels",
+    "known_prometheus",
     "live_config_map_name",
     "owner_reference",
     "policy_config_map_name",
+    "release_replicas",
     "render_fleet",
     "render_policy_config_map",
     "role_labels",

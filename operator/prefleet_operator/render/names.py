@@ -22,6 +22,9 @@ UPGRADE_ANNOTATION = f"{GROUP}/upgrade"
 """On a PrefillPolicy: another value asks for pods as the present release renders them."""
 
 FIELD_MANAGER = "prefleet"
+SCALE_MANAGER = "prefleet-scale"
+"""Applies the live count of a workload before `FIELD_MANAGER` lets go of it: a field that its only manager leaves out
+falls back to its default, which is one replica."""
 
 GROUP_SET_LABEL = "leaderworkerset.sigs.k8s.io/name"
 GROUP_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/group-index"

@@ -1,0 +1,115 @@
+"""Of the PrefillPolicies that must be refused, those whose `autoscaling` is at fault: rows of `bad_specs.BadSpec`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_MIXED: dict[str, Any] = {"minReplicas": 1, "maxReplicas": 8}
+_BOTH: dict[str, Any] = {"prefill": {"maxReplicas": 8}, "decode": {"maxReplicas": 8}}
+
+ROWS: tuple[tuple[str, dict[str, Any], str, str], ...] = (
+    (
+        "autoscaling of no role",
+        {"spec.autoscaling": {"actuator": "HPA"}},
+        "spec.autoscaling",
+        "write the bounds of a role, such as prefill: {minReplicas: 1, maxReplicas: 8}",
+    ),
+    (
+        "autoscaling of a role that the fleet has not",
+        {"spec.autoscaling": {"mixed": _MIXED}},
+        "spec",
+        "autoscaling: name only roles that the fleet has: prefill and decode, or mixed",
+    ),
+    (
+        "autoscaling of pods of others",
+        {
+            "spec.prefill": None,
+            "spec.decode": None,
+            "spec.model.source": None,
+            "spec.attach": {"mixed": {"podSelector": {"matchLabels": {"app": "chat"}}}},
+            "spec.autoscaling": {"mixed": _MIXED},
+        },
+        "spec",
+        "autoscaling: remove it: how many attached pods there are is for those to say who make them",
+    ),
+    (
+        "autoscaling of an engine that does not tell its load",
+        {
+            "spec.prefill": None,
+            "spec.decode": None,
+            "spec.mixed": {},
+            "spec.engine": {"type": "LightLLM", "image": "mine/lightllm:1"},
+            "spec.model.source": {"pvc": {"claimName": "models"}},
+            "spec.scheduling.policy": "HRRN",
+            "spec.autoscaling": {"mixed": _MIXED},
+        },
+        "spec",
+        "autoscaling: remove it: LightLLM tells neither how many sequences run nor how full its KV cache is",
+    ),
+    (
+        "KEDA without a Prometheus",
+        {"spec.autoscaling": {"actuator": "KEDA", **_BOTH}},
+        "spec",
+        "metricsSource: name a source of type Prometheus, or write autoscaling.actuator HPA or Direct: KEDA asks",
+    ),
+    (
+        "an actuator that does not exist",
+        {"spec.autoscaling": {"actuator": "VPA", **_BOTH}},
+        "spec.autoscaling.actuator",
+        "KEDA",
+    ),
+    (
+        "bounds without a top",
+        {"spec.autoscaling": {"prefill": {"minReplicas": 1}}},
+        "spec.autoscaling.prefill.maxReplicas",
+        "equired",
+    ),
+    (
+        "bounds from nothing",
+        {"spec.autoscaling": {"prefill": {"minReplicas": 0, "maxReplicas": 8}}},
+        "spec.autoscaling.prefill.minReplicas",
+        "greater than or equal to 1",
+    ),
+    (
+        "bounds upside down",
+        {"spec.autoscaling": {"decode": {"minReplicas": 5, "maxReplicas": 4}}},
+        "spec.autoscaling.decode",
+        "write a minReplicas of at most maxReplicas, such as minReplicas: 1 and maxReplicas: 8",
+    ),
+    (
+        "a ratio with one side alone",
+        {"spec.autoscaling": {"prefill": {"maxReplicas": 8}, "ratio": {"min": 0.5, "max": 4}}},
+        "spec.autoscaling",
+        "ratio: write prefill and decode beside it, or remove it: it moves both",
+    ),
+    (
+        "a ratio upside down",
+        {"spec.autoscaling": {**_BOTH, "ratio": {"min": 4, "max": 0.5}}},
+        "spec.autoscaling.ratio",
+        "write a min of at most max, such as min: 0.5 and max: 4",
+    ),
+    (
+        "a ratio of no prefill pods",
+        {"spec.autoscaling": {**_BOTH, "ratio": {"min": 0, "max": 4}}},
+        "spec.autoscaling.ratio.min",
+        "greater than 0",
+    ),
+    (
+        "no accelerators at all",
+        {"spec.autoscaling": {**_BOTH, "maxAccelerators": 0}},
+        "spec.autoscaling.maxAccelerators",
+        "greater than or equal to 1",
+    ),
+    (
+        "a backlog that is gone at once",
+        {"spec.autoscaling": {**_BOTH, "drainTime": "0s"}},
+        "spec.autoscaling.drainTime",
+        'write a duration from 1s to 24h with its unit (ms, s, m, h), such as "2m"',
+    ),
+    (
+        "a window without a unit",
+        {"spec.autoscaling": {**_BOTH, "downWindow": "600"}},
+        "spec.autoscaling.downWindow",
+        'write a duration from 10s to 24h with its unit (ms, s, m, h), such as "10m"',
+    ),
+)
