@@ -3,9 +3,9 @@
     with Keda(plane, folder, ensure(KEDA)):
         plane.kubectl("apply", "-f", "-", stdin=scaled_object)
 
-The CRDs and the RBAC are the files of its Go module, in the version that the programs are built from; they are read from
-Go's module cache (and fetched into it where they are not there) and applied as they are. In a cluster its pods find a
-namespace, a token and certificates where the kubelet mounts them: here flags and environment say where they are.
+The CRDs and the RBAC are the files of its Go module, in the version that the programs are built from; they are read
+from Go's module cache (and fetched into it where they are not there) and applied as they are. In a cluster its pods
+find a namespace, a token and certificates where the kubelet mounts them: here flags and environment say where they are.
 
 Left out: its webhooks, which only refuse what contradicts itself, and the rotation of certificates. A plane has one
 `external.metrics.k8s.io`, so it has either this one or that of external_metrics.py.
