@@ -114,7 +114,7 @@ def install(plane: ControlPlane) -> None:
 def module_folder() -> Path:
     """KEDA's module in Go's module cache, in the version that its programs are built from."""
     family = TOOLS["keda-operator"].family
-    command = [find_go(KEDA), "mod", "download", "-json", family.module]
+    command = [str(find_go(KEDA)), "mod", "download", "-json", family.module]
     done = subprocess.run(
         command, cwd=family.folder, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=True
     )

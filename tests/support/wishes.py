@@ -72,8 +72,8 @@ class Wish:
 
         def reason() -> str:
             conditions = self._get("hpa", autoscaler)["status"].get("conditions", [])
-            found = next((each for each in conditions if each["type"] == "ScalingActive"), {})
-            return str(found["reason"]) if found.get("status") == "False" else ""
+            told = (each for each in conditions if (each["type"], each["status"]) == ("ScalingActive", "False"))
+            return next((str(each["reason"]) for each in told), "")
 
         return eventually(reason, 60)
 
