@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from prefleet_operator.api import Actuator
 
+from tests.support.autoscaled import sized_fleet
 from tests.support.binaries import KEDA, ensure
+from tests.support.installation import Helm
 from tests.support.keda import Keda
 from tests.support.plane.plane import ControlPlane
 from tests.support.wishes import WORKLOAD, Wish, a_wish
@@ -46,3 +48,12 @@ def test_one_pod_more_or_fewer_of_twenty_is_followed(wish: Wish) -> None:
     wish.hand_to(Actuator.KEDA)
     for replicas in (20, 21, 20):
         wish.comes_true(replicas)
+
+
+def test_a_fleet_follows_a_load_that_triples_and_falls(
+    plane: ControlPlane, helm: Helm, binaries: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with sized_fleet(plane, binaries["prometheus"], tmp_path) as sized:
+        sized.hand_to(Actuator.KEDA)
+        sized.follows_a_load_that_triples_and_falls()
+        assert "kube-controller-manager" in sized.scaled_by()
