@@ -34,7 +34,7 @@ from .queueing import Dispatch, Lane, PolicyQueue, RequestFacts, make_queue, tra
 from .recent import RecentRequests
 from .reload import PolicyWatcher
 from .stage import Arbiter, StepBudget, StepView, StepWork
-from .telemetry import Exporter, QueueSnapshot, RuntimeMetrics, StageSnapshot, serve
+from .telemetry import EngineLoad, Exporter, QueueSnapshot, RuntimeMetrics, StageSnapshot, serve
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +130,10 @@ class Governor(Generic[T]):
         """How many requests are in the engine, with those whose KV is held for another pod; from any thread."""
         self._metrics.count_unfinished(count)
 
+    def show_load(self, read: Callable[[], EngineLoad]) -> None:
+        """Show in the metrics what the engine holds; `read` is called by the exporter's threads."""
+        self._metrics.show_load(read)
+
     def add(self, item: T, facts: RequestFacts) -> None:
         """A new request. Raises ValueError if its id is already in the queue or out."""
         self._take_policy()
@@ -190,7 +194,7 @@ class Governor(Generic[T]):
     def end_step(self, now: float, step_seconds: float, step_tokens: int, work: StepWork | None = None) -> None:
         """A step ended: `step_seconds` since the one before it ended or it began, `step_tokens` scheduled in it.
 
-        `work`: what it computed, from which the step cost is learnt.
+        `work`: what it computed, which is counted and from which the step cost is learnt.
 
         One without tokens is not measured: an engine that only waits for KV from elsewhere turns thousands of times
         a second, and those turns would bury the steps that compute.
@@ -198,6 +202,7 @@ class Governor(Generic[T]):
         if step_tokens:
             self._metrics.observe_step(step_seconds, step_tokens)
             if work is not None:
+                self._metrics.observe_work(work, step_seconds)
                 self._arbiter.observe(work, step_seconds)
             self._metrics.publish_stage(StageSnapshot.of(self._arbiter))
         self._publish()

@@ -3,7 +3,12 @@
 Histograms are observed by the engine's thread. Everything that the queue itself counts is published by that
 thread as one immutable `QueueSnapshot` and turned into counters and gauges when somebody scrapes, so the
 scraping thread never touches the queue. A snapshot holds arrival times, not waits: what waits behind a long
-step, or in an engine that stands still, grows older from scrape to scrape.
+step, or in an engine that stands still, grows older from scrape to scrape. What the engine itself holds
+(`EngineLoad`) is read at the scrape by a function of the adapter's: a handful of lengths and numbers, which cost the
+step nothing and are right also after requests that ended while no step ran.
+
+`uptime_seconds` counts up with the other counters, so its increase over a window is the time in which they were watched
+there: what an increase has to be divided by where a pod, or whoever scrapes it, has not been there all the time.
 
 All series have fixed names, and their labels come from enums (but for the generation that `policy_info`
 carries and the device's name in `device_info`). Histogram bounds are 2^(k/4), four to the octave, so a quantile
@@ -15,6 +20,7 @@ Left out: the process's own figures (the engine exports those) and anything that
 from __future__ import annotations
 
 import socket
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +40,7 @@ from prometheus_client.utils import floatToGoString
 from .contract import RuntimePolicy
 from .device import UNKNOWN, Device
 from .queueing import Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts
-from .stage import TERMS, Arbiter, Fit, StageCounters
+from .stage import TERMS, Arbiter, Fit, StageCounters, StepWork
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -81,6 +87,19 @@ class StageSnapshot:
     def of(cls, arbiter: Arbiter) -> StageSnapshot:
         """To be called by the thread that owns the arbiter."""
         return cls(replace(arbiter.counters), arbiter.cost.fit())
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What an engine holds at one moment: sequences that run, and the share of its KV cache in use (0 to 1).
+
+    And what it could: tokens that its KV cache holds, and tokens that a full step computes.
+    """
+
+    running: int
+    kv_usage: float
+    kv_tokens: int
+    step_tokens: int
 
 
 class Histogram:
@@ -136,6 +155,10 @@ class RuntimeMetrics(Collector):
         self._prompt, self._uncached, self._step_tokens = (Histogram(TOKEN_BOUNDS) for _ in range(3))
         self._promotion_wait, self._step_seconds = (Histogram(SECOND_BOUNDS) for _ in range(2))
         self._wait = {lane: Histogram(SECOND_BOUNDS) for lane in Lane}
+        self._prefill_tokens = self._decode_tokens = 0
+        self._gap_s = 0.0
+        self._load: Callable[[], EngineLoad] | None = None
+        self._began_s = time.monotonic()
         registry.register(self)
 
     def count_unfinished(self, count: Callable[[], int]) -> None:
@@ -158,6 +181,16 @@ class RuntimeMetrics(Collector):
         self._step_seconds.observe(seconds)
         self._step_tokens.observe(tokens)
 
+    def observe_work(self, work: StepWork, seconds: float) -> None:
+        """The step that ended computed this; each of its decode tokens came so long after the one before it."""
+        self._prefill_tokens += work.prefill_tokens
+        self._decode_tokens += work.decode_tokens
+        self._gap_s += seconds * work.decode_tokens
+
+    def show_load(self, read: Callable[[], EngineLoad]) -> None:
+        """Show from now on what the engine holds; `read` is called at each scrape and must be safe from any thread."""
+        self._load = read
+
     def publish(self, snapshot: QueueSnapshot) -> None:
         """Replace what the next scrape tells of the queue."""
         self._snapshot = snapshot
@@ -178,6 +211,9 @@ class RuntimeMetrics(Collector):
         stage = self._stage
         yield from _stage_counters(stage.counters)
         yield from _step_cost(stage.fit)
+        yield from self._work()
+        if self._load is not None:
+            yield from _load(self._load())
         yield _device(self._device)
         yield from _policy(self._policy())
         yield _counter("policy_refused", "Policy files refused; the policy that ran before stays.", self._refused())
@@ -202,6 +238,20 @@ class RuntimeMetrics(Collector):
         for lane, histogram in self._wait.items():
             waits.add_metric([lane.value], *histogram.read())
         yield waits
+
+    def _work(self) -> Iterator[Metric]:
+        up_s = time.monotonic() - self._began_s
+        yield _counter("uptime_seconds", "Seconds since these counters began.", up_s)
+        yield _counter("prefill_tokens", "Prefill tokens computed.", self._prefill_tokens)
+        yield _counter("decode_tokens", "Decode tokens computed, speculative ones included.", self._decode_tokens)
+        yield _counter("decode_gap_seconds", "Seconds of each step, once for each of its decode tokens.", self._gap_s)
+
+
+def _load(load: EngineLoad) -> Iterator[Metric]:
+    yield _gauge("running_requests", "Requests whose prefill or decode runs.", load.running)
+    yield _gauge("kv_usage_ratio", "Share of the KV cache in use, 0 to 1.", load.kv_usage)
+    yield _gauge("kv_capacity_tokens", "Tokens that the KV cache holds.", load.kv_tokens)
+    yield _gauge("step_token_budget", "Most tokens that one step computes.", load.step_tokens)
 
 
 def _counters(counters: Counters) -> Iterator[Metric]:

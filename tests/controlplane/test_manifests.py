@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.golden.cases import CASES, golden_file
-from tests.support import leader_worker_set
+from tests.support import leader_worker_set, scaled_object
 from tests.support.plane.plane import ControlPlane
 
 pytestmark = pytest.mark.controlplane
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.controlplane
 
 @pytest.fixture(scope="module", autouse=True)
 def kinds_of_others(plane: ControlPlane) -> Iterator[None]:
-    with leader_worker_set.served(plane):
+    with leader_worker_set.served(plane), scaled_object.served(plane):
         yield
 
 

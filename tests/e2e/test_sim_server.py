@@ -204,6 +204,34 @@ async def test_the_runtime_counts_dispatches_on_its_own_port(server: SimServer, 
     assert after["prefleet_step_seconds_count"] > 0
 
 
+async def test_the_runtime_shows_the_work_of_steps_and_what_the_engine_holds(
+    server: SimServer, session: aiohttp.ClientSession
+) -> None:
+    before = server.runtime_metrics()
+    await complete(session, server, prompt=[1] * 700, max_tokens=5)
+    after = server.runtime_metrics()
+
+    def grown(name: str) -> float:
+        return after[name] - before[name]
+
+    assert grown("prefleet_prefill_tokens_total") == 700
+    assert grown("prefleet_decode_tokens_total") == 4
+    # One request alone: the gaps are the decode steps, and the rest of the time was its prefill.
+    assert 0 < grown("prefleet_decode_gap_seconds_total") < grown("prefleet_step_seconds_sum")
+    assert after["prefleet_step_token_budget"] == 2048
+    assert (after["prefleet_running_requests"], after["prefleet_kv_usage_ratio"]) == (0, 0)
+
+
+async def test_a_request_that_runs_is_shown_with_what_it_holds(tmp_path: Path, session: aiohttp.ClientSession) -> None:
+    with sim_server(tmp_path, "--kv-cache-tokens", "1600", "--max-model-len", "1600", cost_model=SLOW) as server:
+        body = asyncio.ensure_future(complete(session, server, prompt=[1] * 100, max_tokens=100))
+        await asyncio.to_thread(eventually, lambda: server.runtime_metrics()["prefleet_running_requests"] == 1)
+        shown = server.runtime_metrics()
+        assert shown["prefleet_kv_capacity_tokens"] == 1600
+        assert 6.5 / 100 < shown["prefleet_kv_usage_ratio"] < 13.5 / 100  # blocks of 16, for 100 to 200 tokens
+        await body
+
+
 async def test_recent_requests_tell_of_the_answered_and_of_those_whose_client_left(
     tmp_path: Path, session: aiohttp.ClientSession
 ) -> None:

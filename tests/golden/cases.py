@@ -16,12 +16,13 @@ from prefleet_operator.cli.render import render_document
 FOLDER = Path(__file__).parent
 CASES = sorted(path.parent.name for path in FOLDER.glob("*/policy.yaml"))
 RUNTIME_IMAGE = "example.com/prefleet:test"
+METRICS_URL = "http://prometheus.monitoring:9090"
 
 
 def render_case(case: str) -> list[dict[str, Any]]:
     """What the case's policy becomes now."""
     policy = yaml.safe_load((FOLDER / case / "policy.yaml").read_text())
-    return render_document(policy, RUNTIME_IMAGE)
+    return render_document(policy, RUNTIME_IMAGE, METRICS_URL)
 
 
 def golden_file(case: str) -> Path:

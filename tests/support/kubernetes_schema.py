@@ -19,13 +19,13 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from tests.support import leader_worker_set
+from tests.support import leader_worker_set, scaled_object
 from tests.support.binaries import MODULES, find_go
 
 Schema = dict[str, Any]
 
 DOWNLOAD_TIMEOUT_S = 300
-_DOCUMENTS = ("api__v1", "apis__apps__v1", "apis__policy__v1")
+_DOCUMENTS = ("api__v1", "apis__apps__v1", "apis__policy__v1", "apis__autoscaling__v2")
 _GROUP_VERSION_KIND = "x-kubernetes-group-version-kind"
 
 
@@ -47,7 +47,7 @@ def find_fault(rendered: dict[str, Any]) -> str | None:
 @functools.cache
 def schemas() -> dict[str, Schema]:
     """Every schema by name, strict."""
-    found: dict[str, Schema] = {"LeaderWorkerSet": leader_worker_set.schema()}
+    found: dict[str, Schema] = {"LeaderWorkerSet": leader_worker_set.schema(), "ScaledObject": scaled_object.schema()}
     for name in _DOCUMENTS:
         document = json.loads((folder() / f"{name}_openapi.json").read_text())
         found |= document["components"]["schemas"]
@@ -57,7 +57,10 @@ def schemas() -> dict[str, Schema]:
 @functools.cache
 def _names() -> dict[tuple[str, str], str]:
     """The schema's name of each (apiVersion, kind)."""
-    names = {(f"{leader_worker_set.GROUP}/v1", "LeaderWorkerSet"): "LeaderWorkerSet"}
+    names = {
+        (f"{leader_worker_set.GROUP}/v1", "LeaderWorkerSet"): "LeaderWorkerSet",
+        (f"{scaled_object.GROUP}/v1alpha1", "ScaledObject"): "ScaledObject",
+    }
     for name, schema in schemas().items():
         for kind in schema.get(_GROUP_VERSION_KIND, ()):
             version = "/".join(part for part in (kind["group"], kind["version"]) if part)

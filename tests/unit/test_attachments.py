@@ -20,8 +20,8 @@ from prefleet_operator.app.workqueue import Key, WorkFailedError
 from prefleet_operator.core.attached import OVERLAP_HOLD_S
 from prefleet_operator.render import KEPT_ANNOTATION
 
+from tests.support.reconciling import NOW, PINNED, Killed, MemoryApi, World
 from tests.unit.test_fleet_loop import World as LoopWorld
-from tests.unit.test_reconcile import NOW, PINNED, Killed, MemoryApi, World
 
 ATTACH: dict[str, Any] = {
     "model": {"servedName": "chat"},

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from prefleet_operator.adapters.events import BURST, REFILL_S, Recorder, event_name
 from prefleet_operator.adapters.kube import ConflictError, Kube, Resource
-from prefleet_operator.core.plan import Event
+from prefleet_operator.core.events import Event
 from prefleet_operator.core.reasons import Reason
 
 Json = dict[str, Any]

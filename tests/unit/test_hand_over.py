@@ -13,8 +13,8 @@ from prefleet_operator.app.reconcile import Outcome
 from prefleet_operator.app.workqueue import WorkFailedError
 from prefleet_operator.render import FIELD_MANAGER, SCALE_MANAGER, release_replicas
 
+from tests.support.reconciling import Killed, MemoryApi, World
 from tests.support.rendering import SIMULATOR, VLLM, render
-from tests.unit.test_reconcile import Killed, MemoryApi, World
 
 WORKLOADS = {RESOURCES_BY_KIND[kind].plural for kind in ("Deployment", "LeaderWorkerSet")}
 BOUNDS = {"minReplicas": 2, "maxReplicas": 6}
@@ -173,10 +173,11 @@ async def test_the_live_count_is_applied_by_another_before_it_is_let_go_of() -> 
     assert world.api.owners["chat-prefill"] == {SCALE_MANAGER}
 
 
-async def test_what_another_sets_is_left_alone_and_not_even_written() -> None:
+async def test_what_another_sets_is_left_alone_and_only_said() -> None:
     world = await running(autoscaling={**BOTH, "actuator": "HPA"})
     world.api.scale("deployments", "chat-prefill", 5)
     world.rewatch()
+    assert await world.turn() == ["patch prefillpolicies chat status"]
     assert await world.turn() == []
     assert world.count("prefill") == 5
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from contextlib import closing
 from itertools import pairwise
@@ -14,7 +15,8 @@ import pytest
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 from prefleet_runtime.device import Device, DeviceKind
 from prefleet_runtime.queueing import Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts, make_queue
-from prefleet_runtime.telemetry import SECOND_BOUNDS, TOKEN_BOUNDS, QueueSnapshot, RuntimeMetrics, serve
+from prefleet_runtime.stage import StepWork
+from prefleet_runtime.telemetry import SECOND_BOUNDS, TOKEN_BOUNDS, EngineLoad, QueueSnapshot, RuntimeMetrics, serve
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -28,6 +30,8 @@ SERIES = {
     *("policy_threshold_tokens", "policy_long_max_wait_seconds", "policy_refused"),
     *("held_longs", "decode_only_steps", "starvation_bounds", "stall_limited_steps", "stall_unsure_steps"),
     *("step_cost_seconds", "step_cost_error_seconds", "step_cost_noise_seconds", "step_cost_samples"),
+    *("prefill_tokens", "decode_tokens", "decode_gap_seconds", "uptime_seconds"),
+    *("running_requests", "kv_usage_ratio", "kv_capacity_tokens", "step_token_budget"),
     "device_info",
 }
 
@@ -59,6 +63,7 @@ def test_bounds_are_distinct_and_four_to_the_octave(bounds: list[float], low: fl
 
 def test_every_series_of_the_agreement_is_there_from_the_start(scraped: Scraped) -> None:
     scraped.metrics.publish(QueueSnapshot.of(make_queue(SHORT_FIRST)))
+    scraped.metrics.show_load(lambda: EngineLoad(0, 0.0, 1000, 512))
     families = {family.name for family in text_string_to_metric_families(generate_latest(scraped.registry).decode())}
     assert families == {f"prefleet_{name}" for name in SERIES}
 
@@ -76,6 +81,34 @@ def test_lengths_waits_and_steps_are_observed(scraped: Scraped) -> None:
     assert scraped.value("promotion_wait_seconds_sum") == 7.5
     assert scraped.value("step_seconds_sum") == 0.25
     assert scraped.value("step_tokens_sum") == 512
+
+
+def test_the_work_of_steps_adds_up_and_their_gaps_count_once_for_each_decode(scraped: Scraped) -> None:
+    scraped.metrics.observe_work(StepWork(prefill_tokens=100, decode_tokens=4), 0.5)
+    scraped.metrics.observe_work(StepWork(decode_tokens=2), 0.25)
+    assert scraped.value("prefill_tokens_total") == 100
+    assert scraped.value("decode_tokens_total") == 6
+    assert scraped.value("decode_gap_seconds_total") == 4 * 0.5 + 2 * 0.25
+
+
+def test_the_time_counts_on_while_the_engine_says_nothing(scraped: Scraped, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = scraped.value("uptime_seconds_total")
+    assert began is not None
+    later = time.monotonic() + 30
+    monkeypatch.setattr("prefleet_runtime.telemetry.time.monotonic", lambda: later)
+    assert (scraped.value("uptime_seconds_total") or 0) >= began + 29
+
+
+def test_what_the_engine_holds_is_read_at_the_scrape_and_not_shown_before_it_is_known(scraped: Scraped) -> None:
+    assert scraped.value("running_requests") is None
+    held = [EngineLoad(running=3, kv_usage=0.5, kv_tokens=1000, step_tokens=512)]
+    scraped.metrics.show_load(lambda: held[-1])
+    assert scraped.value("running_requests") == 3
+    assert scraped.value("kv_capacity_tokens") == 1000
+    assert scraped.value("step_token_budget") == 512
+    held.append(EngineLoad(running=1, kv_usage=0.25, kv_tokens=1000, step_tokens=512))
+    assert scraped.value("running_requests") == 1
+    assert scraped.value("kv_usage_ratio") == 0.25
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 
 from prefleet_runtime.governor import Governor
 from prefleet_runtime.sim.engine import Engine
-from prefleet_runtime.sim.state import SimRequest
+from prefleet_runtime.sim.state import BLOCK_TOKENS, SimRequest
 from prefleet_runtime.sim.vllm_metrics import VllmMetrics
+from prefleet_runtime.telemetry import EngineLoad
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class RealTimeEngine:
         self._wakes: dict[str, asyncio.Event] = {}
         self._work = asyncio.Event()
         governor.count_unfinished(lambda: engine.unfinished + engine.held)
+        governor.show_load(self._load)
 
     def submit(self, requests: Sequence[SimRequest]) -> asyncio.Event:
         """Queue requests of one call; the event is set whenever one of them has progressed.
@@ -97,6 +99,12 @@ class RealTimeEngine:
                 wake = self._wakes.get(request.request_id)
                 if wake is not None:
                     wake.set()
+
+    def _load(self) -> EngineLoad:
+        """Called by threads of the exporter's: only lengths and numbers are read."""
+        engine, limits = self.engine, self.engine.limits
+        kv_tokens = limits.blocks * BLOCK_TOKENS
+        return EngineLoad(len(engine.running), engine.used_fraction, kv_tokens, limits.max_num_batched_tokens)
 
     def _note_end(self, request: SimRequest) -> None:
         self._governor.ended(request.request_id, request.arrival_s, request.prompt_tokens, request.generated)

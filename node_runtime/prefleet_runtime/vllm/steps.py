@@ -18,6 +18,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from ..governor import Governor
 from ..stage import StepWork, chunk_pairs
+from ..telemetry import EngineLoad
 from .budget import StepBudgets
 from .cached_length import cached_length, heads_looked_at
 from .skipped_waiting import SkippedWaiting
@@ -53,6 +54,9 @@ class Steps:
         self._processed_prefill_tokens = 0
         # What is held for a decode pod stays in this dictionary, and has left every queue.
         governor.count_unfinished(scheduler.requests.__len__)
+        self._kv_tokens = _kv_tokens(scheduler)
+        self._step_tokens = int(scheduler.max_num_scheduled_tokens)  # before any step lowers it
+        governor.show_load(self._load)
 
     def prepare(self, now: float) -> None:
         """Before `schedule()`: fix the order of the step that begins at `now`."""
@@ -105,6 +109,12 @@ class Steps:
 
         manager.allocate_slots = watched
 
+    def _load(self) -> EngineLoad:
+        """Called by threads of the exporter's: the length of a list and a few numbers are read, nothing is walked."""
+        scheduler = self._scheduler
+        usage = float(scheduler.kv_cache_manager.usage)
+        return EngineLoad(len(scheduler.running), usage, self._kv_tokens, self._step_tokens)
+
     def _mark_deferred(self) -> None:
         newer = hasattr(self._scheduler, "deferred_waiting")
         for request in self._scheduler.deferred_waiting if newer else self.skipped_waiting.deferred():
@@ -149,6 +159,18 @@ def work_of(output: SchedulerOutput, requests: Mapping[str, Request]) -> StepWor
             decode += tokens
             context += tokens * computed
     return StepWork(prefill, decode, pairs, context)
+
+
+def _kv_tokens(scheduler: Scheduler) -> int:
+    """What the KV cache holds, as the engine has reckoned it for its groups of layers; else by its blocks.
+
+    One block is the null block, which holds nothing.
+    """
+    told = scheduler.cache_config.kv_cache_size_tokens
+    if told:
+        return int(told)
+    blocks = scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1
+    return int(blocks // max(1, len(scheduler.kv_cache_config.kv_cache_groups)) * scheduler.block_size)
 
 
 def _taken_from_queue(output: SchedulerOutput) -> Iterator[tuple[str, int]]:

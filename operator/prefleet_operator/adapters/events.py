@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from prefleet_operator.adapters.kube import EVENTS, ConflictError, Kube, KubeError, NotFoundError, Object
 from prefleet_operator.api import GROUP, KIND, VERSION
-from prefleet_operator.core.plan import Event
+from prefleet_operator.core.events import Event
 from prefleet_operator.core.status import wording
 
 logger = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from prefleet_runtime.contract import DEFAULT_EXPORTER_PORT
 from prefleet_operator.api import LengthMeasure, Role
 from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.observed import FleetMetrics, Reading
+from prefleet_operator.core.sizing.values import RoleLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class FleetQuery:
     """What is asked for one fleet. `window_s`: seconds of history; `length`: which histogram of lengths.
 
     `engine`: how its engine names its own metrics; None where its pods run the runtime, whose exporter is read.
+    `sized`: its roles are sized, so that their loads are asked for.
     """
 
     namespace: str
@@ -51,6 +53,7 @@ class FleetQuery:
     window_s: float
     length: LengthMeasure
     engine: EngineMetrics | None = None
+    sized: bool = False
 
     @property
     def key(self) -> str:
@@ -62,11 +65,15 @@ class FleetQuery:
 class FleetReading:
     """What a source says of one fleet.
 
-    `generations`: by pod name, the one that its runtime reports; none of an engine without it.
+    `generations`: by pod name, the one that its runtime reports; none of an engine without it. Of a fleet that is
+    sized: `loads` of the roles that have pods, and `pod_loads`, by pod name the requests in the engine, waiting,
+    running or with KV that is kept for a decode pod.
     """
 
     metrics: FleetMetrics = field(default_factory=FleetMetrics)
     generations: Mapping[str, Reading[int]] = field(default_factory=dict)
+    loads: Mapping[Role, RoleLoad] = field(default_factory=dict)
+    pod_loads: Mapping[str, Reading[float]] = field(default_factory=dict)
 
 
 class MetricsSource(Protocol):

@@ -5,7 +5,7 @@ The operator carries it out; `prefleet diff` shows it. Asks nobody and writes no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prefleet_operator.adapters.kube import Object
@@ -16,6 +16,7 @@ from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.core.differences import Difference
 from prefleet_operator.core.plan import Plan, make_plan
 from prefleet_operator.core.restarts import Outdated, Restart, outdated_sentence, say_outdated
+from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.render import (
     ROUTER,
     TEMPLATE_FIELDS,
@@ -51,6 +52,11 @@ class Decision:
     restarts: tuple[Restart, ...]
     waits: str = ""
 
+    @property
+    def sizes(self) -> Mapping[Role, int]:
+        """The replicas that the operator is to set."""
+        return self.plan.sizes
+
 
 def decide(
     policy: PolicyRecord,
@@ -59,14 +65,16 @@ def decide(
     reading: FleetReading,
     installation: Installation,
     now: float,
+    sizing: SizingState | None = None,
 ) -> Decision:
-    """The decision about one fleet.
+    """The decision about one fleet. `sizing`: what this process knows of the last decision on its sizes.
 
     Raises:
         InvalidSpecError: what schema and CEL cannot see is wrong with the spec.
     """
-    situation = gather(policy, spec, cluster, reading, installation.sources)
+    situation = gather(policy, spec, cluster, reading, installation.sources, sizing)
     plan = make_plan(situation, now)
+    spec = plan.spec
     target = PolicyObject(policy.name, policy.namespace, policy.uid or None)
     live = live_config_map(policy, spec, cluster)
     kept = live is not None and live.kept

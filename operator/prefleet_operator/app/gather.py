@@ -17,6 +17,8 @@ from prefleet_operator.app.workqueue import Key
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Reading, RouterView, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
+from prefleet_operator.core.sizing.state import SizingState
+from prefleet_operator.core.sizing.turn import SizingView
 from prefleet_operator.engines import engine_for
 from prefleet_operator.render import live_config_map_name, router_object_name, router_warnings
 
@@ -109,8 +111,9 @@ def gather(
     cluster: Cluster,
     reading: FleetReading,
     sources: tuple[str, ...],
+    sizing: SizingState | None = None,
 ) -> Situation:
-    """The situation of one fleet."""
+    """The situation of one fleet. `sizing`: what this process knows of the last decision on its sizes."""
     pods = cluster.fleet_pods(policy.namespace, policy.name)
     workers = cluster.troubled_workers(policy.namespace, policy.name)
     stuck, refused = _faults(cluster.workloads(policy.key))
@@ -133,7 +136,26 @@ def gather(
         sources=sources,
         router=cluster.router(*policy.key),
         warnings=(*engine_for(spec).warnings(spec), *router_warnings(spec)),
+        sizing=SizingView(live_replicas(policy, spec, cluster), reading.loads, sizing),
     )
+
+
+def live_replicas(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> dict[Role, int]:
+    """The replicas that the workloads of sized roles are to have, of those that exist.
+
+    Of two kinds of workload, as while a role goes from one node to several, the one counts that the spec asks for, if
+    it is there.
+    """
+    found: dict[Role, int] = {}
+    for kind in ("Deployment", "LeaderWorkerSet"):
+        for workload in cluster.children[kind].of(*policy.key):
+            role = workload.role
+            if role is None or role not in spec.sized_roles() or not workload.ours:
+                continue
+            asked = "LeaderWorkerSet" if spec.roles()[role].nodes_per_replica > 1 else "Deployment"
+            if role not in found or kind == asked:
+                found[role] = workload.wanted_pods
+    return found
 
 
 def live_config_map(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> ChildRecord | None:
@@ -195,6 +217,7 @@ def query(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> Fl
         window_s=spec.tuning.window_s,
         length=as_run(spec).scheduling.length,
         engine=engine,
+        sized=bool(spec.sized_roles()),
     )
 
 
@@ -215,6 +238,8 @@ def _view(pod: PodRecord, generation: Reading[int], workers: Mapping[str, PodTro
         ready_since_s=pod.ready_since_s,
         reported_generation=generation,
         trouble=pod.trouble or (None if pod.ready else workers.get(pod.group)),
+        created_s=pod.created_s,
+        restarted=pod.restarted,
     )
 
 

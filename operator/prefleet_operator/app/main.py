@@ -52,6 +52,7 @@ from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import Readings
 from prefleet_operator.app.reconcile import Reconciler, reasons_by_condition
 from prefleet_operator.app.records import ChildRecord, PodRecord
+from prefleet_operator.app.sizings import Sizings
 from prefleet_operator.app.sources import make_sources
 from prefleet_operator.app.telemetry import Telemetry
 from prefleet_operator.app.workqueue import Workqueue
@@ -96,12 +97,14 @@ class Operator:
             self._cluster, self._watch_pods, lambda key: self.queue.mark(key), self._mark_all
         )
         readings = Readings()
+        self.sizings = Sizings()
         self.queue = Workqueue(
             Reconciler(
                 kube=kube,
                 policies=self.policies,
                 cluster=self._cluster,
                 readings=readings,
+                sizings=self.sizings,
                 applier=Applier(kube, self._cluster),
                 recorder=Recorder(kube, identity, time.time),
                 installation=Installation(
@@ -249,6 +252,7 @@ class Process:
     async def _lead(self, kube: Kube, election: Election, sources: Mapping[str, MetricsSource]) -> None:
         operator = self._operator = Operator(kube, self._config, sources, self._telemetry, self._options.identity)
         self._telemetry.show_policies(lambda: reasons_by_condition(operator.policies))
+        self._telemetry.show_sizes(lambda: operator.sizings.published(operator.policies))
         holding = asyncio.create_task(_hold(election))
         watching = asyncio.create_task(operator.watchers.run())
         work = [holding, watching]

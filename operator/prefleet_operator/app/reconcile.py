@@ -37,9 +37,11 @@ from prefleet_operator.app.gather import Cluster, gather_pods
 from prefleet_operator.app.leader import LeadershipLostError
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import Readings
+from prefleet_operator.app.sizings import Sizings
 from prefleet_operator.app.workqueue import Key, WorkFailedError
 from prefleet_operator.core.attached import still_attached
-from prefleet_operator.core.plan import Event, Plan, condition_events
+from prefleet_operator.core.events import Event, condition_events
+from prefleet_operator.core.plan import Plan
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restarts import restart_events
 from prefleet_operator.core.status import refused, still_ready
@@ -90,7 +92,8 @@ class Attempt:
 
 class Reconciler:
     """Reconciles any fleet; of its own it remembers only when pods were last seen to overlap. `now` gives Unix seconds;
-    `follow` is told of a policy that was read anew, whose pods may be others now."""
+    `follow` is told of a policy that was read anew, whose pods may be others now. `sizings`: what was last decided on
+    the sizes of fleets, be it carried out or not."""
 
     def __init__(
         self,
@@ -98,6 +101,7 @@ class Reconciler:
         policies: PolicyIndex,
         cluster: Cluster,
         readings: Readings,
+        sizings: Sizings,
         applier: Applier,
         recorder: Recorder,
         installation: Installation,
@@ -109,6 +113,7 @@ class Reconciler:
         self._policies = policies
         self._cluster = cluster
         self._readings = readings
+        self._sizings = sizings
         self._applier = applier
         self._recorder = recorder
         self._installation = installation
@@ -226,10 +231,14 @@ class Reconciler:
         if not self._cluster.knows_attached(policy.namespace):
             raise ConflictError("the pods of a changed selector have not been listed yet: decide again")
         reading = self._readings.of(policy.uid)
-        decision = decide(policy, spec, self._cluster, reading, self._installation, self._now())
+        known = self._sizings.of(policy.uid)
+        decision = decide(policy, spec, self._cluster, reading, self._installation, self._now(), known)
         plan, objects = decision.plan, decision.objects
+        self._sizings.put(policy.uid, plan.sizing)
         self._refuse_unserved(objects)
-        changes = self._applier.changes(policy.namespace, policy.name, objects, plan.annotate, plan.policy.generation)
+        changes = self._applier.changes(
+            policy.namespace, policy.name, objects, plan.annotate, plan.policy.generation, decision.sizes
+        )
         config_map = live_config_map_name(policy.name, spec)
         return Attempt(policy, plan.status, changes, plan, config_map, restart_events(decision.restarts))
 

@@ -47,9 +47,9 @@ _REFUSED_POD = re.compile(r'^pods "[^"]*" is forbidden: ')
 class PodRecord:
     """One pod of a fleet. `generation`: its annotation. `role` is None for pods that are not of our making.
 
-    `made_for`: the fleet that the operator made it for; "" if somebody else made it. `trouble`: why it will not become
-    ready by itself. `group`: of a replica of several nodes, which one it is part of; "" elsewhere.
-    `routes`: it is a router's.
+    `restarted`: a container of it has been started again. `made_for`: the fleet that the operator made it for; "" if
+    somebody else made it. `trouble`: why it will not become ready by itself. `group`: of a replica of several nodes,
+    which one it is part of; "" elsewhere. `routes`: it is a router's.
     """
 
     identity: Identity
@@ -63,6 +63,8 @@ class PodRecord:
     trouble: PodTrouble | None = None
     group: str = ""
     routes: bool = False
+    created_s: float | None = None
+    restarted: bool = False
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -86,6 +88,8 @@ class PodRecord:
             trouble=pod_trouble(pod),
             group=f"{labels[GROUP_SET_LABEL]}/{labels.get(GROUP_INDEX_LABEL)}" if GROUP_SET_LABEL in labels else "",
             routes=label == ROUTER,
+            created_s=_seconds(metadata.get("creationTimestamp")),
+            restarted=any(each.get("restartCount") for each in status.get("containerStatuses") or ()),
         )
 
 

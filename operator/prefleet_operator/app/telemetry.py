@@ -1,8 +1,12 @@
-"""The operator's own metrics. Labels are bounded by enums: never a policy's, a namespace's or a pod's name."""
+"""The operator's own metrics. Labels are bounded by enums: never a policy's, a namespace's or a pod's name.
+
+But for `prefleet_desired_replicas`, which HorizontalPodAutoscalers and KEDA ask for by name: of each role that is sized
+there is one series, as long as its policy is there and autoscaled. Only the process that leads has any.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -14,6 +18,9 @@ LOOP_BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 ReasonCounts = Mapping[tuple[str, str, str], int]
 """Policies by (condition, status, reason)."""
+
+DesiredReplicas = Mapping[tuple[str, str, str], int]
+"""Replicas by (namespace, policy, role)."""
 
 
 class Telemetry:
@@ -44,19 +51,28 @@ class Telemetry:
 
     def show_policies(self, count: Callable[[], ReasonCounts]) -> None:
         """Serve the number of policies by condition, counted when asked."""
-        self.registry.register(_PolicyCollector(count))
+        told = ("prefleet_policy_conditions", "Policies by condition, its status and its reason.")
+        self.registry.register(_CountCollector(*told, ["condition", "status", "reason"], count))
+
+    def show_sizes(self, count: Callable[[], DesiredReplicas]) -> None:
+        """Serve the replicas that sized roles are to have, read when asked."""
+        told = ("prefleet_desired_replicas", "Replicas that an autoscaled role is to have.")
+        self.registry.register(_CountCollector(*told, ["namespace", "policy", "role"], count))
 
 
-class _PolicyCollector(Collector):
-    def __init__(self, count: Callable[[], ReasonCounts]) -> None:
+class _CountCollector(Collector):
+    """One gauge, of which the values are asked for at each scrape."""
+
+    def __init__(
+        self, name: str, told: str, labels: Sequence[str], count: Callable[[], Mapping[tuple[str, str, str], int]]
+    ) -> None:
+        self._name = name
+        self._told = told
+        self._labels = labels
         self._count = count
 
     def collect(self) -> Iterable[Metric]:
-        family = GaugeMetricFamily(
-            "prefleet_policy_conditions",
-            "Policies by condition, its status and its reason.",
-            labels=["condition", "status", "reason"],
-        )
+        family = GaugeMetricFamily(self._name, self._told, labels=self._labels)
         for labels, number in self._count().items():
             family.add_metric(list(labels), number)
         yield family

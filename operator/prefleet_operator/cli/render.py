@@ -50,8 +50,9 @@ def render_document(document: Any, runtime_image: str, metrics_url: str | None =
     policy = parse_document(document)
     new = Situation(spec=policy.spec, generation=1, status=PrefillPolicyStatus(), live=None, metrics=FleetMetrics())
     identity = PolicyObject(name=policy.name, namespace=policy.namespace)
+    plan = make_plan(new, now=0)
     defaults = InstallationDefaults(runtime_image, known_prometheus(policy.spec, metrics_url))
-    return render_fleet(identity, policy.spec, make_plan(new, now=0).policy, defaults)
+    return render_fleet(identity, plan.spec, plan.policy, defaults)
 
 
 def warnings_of(document: Any) -> tuple[str, ...]:

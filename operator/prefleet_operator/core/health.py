@@ -1,9 +1,10 @@
 """Whether a fleet that runs also serves as it should: whether its capacity suffices, and its queue keeps its word.
 
-CapacityLimited is the tuner's word: long requests wait so long without any promotion that no wait limit keeps
-`slo.longQueueWait`. Degraded is the queue's own: at least `DEGRADATIONS` times in the window a run of aged long
-requests was held back, or, where agedShare is 1, went before waiting short ones. It ends only with a window in which
-that did not happen once, so that a fleet at the edge does not flap. Neither says anything on missing data.
+CapacityLimited is the tuner's word here (of a fleet that may not have the pods that it needs, see `scaling`): long
+requests wait so long without any promotion that no wait limit keeps `slo.longQueueWait`. Degraded is the queue's own:
+at least `DEGRADATIONS` times in the window a run of aged long requests was held back, or, where agedShare is 1, went
+before waiting short ones. It ends only with a window in which that did not happen once, so that a fleet at the edge
+does not flap. Neither says anything on missing data.
 
 Left out: pods that are missing, which Ready counts.
 """
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from prefleet_operator.api import Condition, ConditionType, PrefillPolicySpec
 from prefleet_operator.core.observed import Missing, Reading, Sample
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.sizing.arbiter import CAPACITY_SHARE
 from prefleet_operator.core.status import FALSE, TRUE, UNKNOWN, Verdict, find_condition
 from prefleet_operator.core.tuning import TuningDecision
 
@@ -25,11 +27,14 @@ _MEASURED = (Reason.WAIT_FROM_LONG_WAITS, Reason.WITHIN_HYSTERESIS, Reason.COOLI
 """Reasons of a wait limit behind which stands a measured W_normal that leaves room."""
 
 
-def judge_capacity(decision: TuningDecision, noisy: bool) -> Verdict:
-    """CapacityLimited: no wait limit would keep the SLO of long requests. `noisy` as for Tuned."""
+def judge_capacity(decision: TuningDecision, noisy: bool, sized: bool = False) -> Verdict:
+    """CapacityLimited: no wait limit would keep the SLO of long requests. `noisy` as for Tuned. `sized`: the fleet
+    grows by itself."""
     kind, finding = ConditionType.CAPACITY_LIMITED, decision.wait_finding
     if decision.capacity_limited:
-        message = f"{finding.message}; add replicas, or allow more in slo.longQueueWait."
+        grows = f"it grows by itself once that is {CAPACITY_SHARE:.0%} of slo.longQueueWait, or allow more there"
+        advice = grows if sized else "add replicas, or allow more in slo.longQueueWait"
+        message = f"{finding.message}; {advice}."
         return Verdict(kind, TRUE, Reason.CAPACITY_LIMITED, message, noisy)
     if finding.reason in _MEASURED:
         return Verdict(kind, FALSE, Reason.CAPACITY_SUFFICES, f"{finding.message}.", noisy)

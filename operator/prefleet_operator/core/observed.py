@@ -99,7 +99,8 @@ class PodTrouble:
 class PodView:
     """One pod of the fleet, as the API server and its exporter show it.
 
-    `ready_since_s`: Unix time of its turning ready. `reported_generation`: the policy generation that its
+    `created_s`, `ready_since_s`: Unix times of its creation and of its turning ready, the last time that it did;
+    `restarted`: a container of it has been started again. `reported_generation`: the policy generation that its
     runtime says it runs. `trouble`: why a pod that is not ready will not become so by itself.
     """
 
@@ -111,6 +112,8 @@ class PodView:
     ready_since_s: float | None = None
     reported_generation: Reading[int] = Missing("not asked yet")
     trouble: PodTrouble | None = None
+    created_s: float | None = None
+    restarted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

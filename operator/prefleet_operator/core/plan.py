@@ -3,9 +3,10 @@
     1. memory   what the tuner remembers: from status, or adopted from the live ConfigMap where status is behind
                 it (lost, or the operator ended between two writes) and the ConfigMap is of our own making
     2. tune     what the fleet is to run
-    3. policies the same content keeps the live generation, another content gets the next one
-    4. status   conditions, roles, evidence and history as they will be once the ConfigMap is applied
-    5. events   one for each move, and one for each condition whose status changed
+    3. size     how many pods its sized roles are to have; tuner and sizing never act on one signal (`tune_or_scale`)
+    4. policies the same content keeps the live generation, another content gets the next one
+    5. status   conditions, roles, evidence and history as they will be once the ConfigMap is applied
+    6. events   one for each move, each new number of pods, and each condition whose status changed
 
 Generations never go back: the next one lies above what the ConfigMap and the status say, so either may be lost.
 The same input gives the same plan, so a plan may be carried out twice, or half.
@@ -16,11 +17,10 @@ Left out: rendering objects and carrying the plan out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prefleet_operator.api import (
-    Condition,
-    ConditionStatus,
+    Actuator,
     ConditionType,
     EffectiveStatus,
     Move,
@@ -31,6 +31,7 @@ from prefleet_operator.api import (
     format_duration,
 )
 from prefleet_operator.core.attached import judge_attached_ready
+from prefleet_operator.core.events import Event, condition_events
 from prefleet_operator.core.health import judge_capacity, judge_degraded
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import (
@@ -45,6 +46,10 @@ from prefleet_operator.core.observed import (
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restart_budget import within_budget
 from prefleet_operator.core.runtime_policy import to_fleet_policy, to_scheduling_policy
+from prefleet_operator.core.scaling import judge_room, judge_scaling, scale_events
+from prefleet_operator.core.sizing.state import SizingState
+from prefleet_operator.core.sizing.state import to_status as to_sizing_status
+from prefleet_operator.core.sizing.turn import Sizer, SizingView, with_replicas
 from prefleet_operator.core.started import judge_started
 from prefleet_operator.core.status import (
     FALSE,
@@ -61,6 +66,7 @@ from prefleet_operator.core.status import (
     record_move,
     role_statuses,
 )
+from prefleet_operator.core.tune_or_scale import decide_together
 from prefleet_operator.core.tuner import decide
 from prefleet_operator.core.tuning import TunerMemory, TuningDecision, format_time, recall, settle, to_status
 
@@ -91,6 +97,7 @@ class Situation:
 
     `stuck`: by role, why its rollout makes no progress; `refused`: why the cluster refuses to make its pods; `untaken`:
     since when its pods wait for a controller to take notice. `warnings`: what the engine has to say of the spec.
+    `sizing`: what the sizes of a fleet that is autoscaled rest on.
     """
 
     spec: PrefillPolicySpec
@@ -106,27 +113,23 @@ class Situation:
     sources: tuple[str, ...] = ("PodScrape",)
     warnings: tuple[str, ...] = ()
     router: RouterView | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What happened, for the fleet's Events."""
-
-    reason: Reason
-    message: str
-    warning: bool = False
+    sizing: SizingView = field(default_factory=SizingView)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is to be done. `annotate`: pods whose annotation is behind, after the ConfigMap has been applied; never
-    those that somebody else makes."""
+    those that somebody else makes. `spec`: with the replicas that sized roles are to have; `sizes`: those of them that
+    the operator itself sets; `sizing`: None of a fleet that is not autoscaled."""
 
     policy: FleetPolicy
     annotate: tuple[str, ...]
     status: PrefillPolicyStatus
     events: tuple[Event, ...]
     decision: TuningDecision
+    spec: PrefillPolicySpec
+    sizes: Mapping[Role, int] = field(default_factory=dict)
+    sizing: SizingState | None = None
 
 
 def make_plan(situation: Situation, now: float) -> Plan:
@@ -135,16 +138,27 @@ def make_plan(situation: Situation, now: float) -> Plan:
     decision, memory = decide(situation.metrics, spec, before, now)
     if spec.engine.told_at_start:
         decision, memory = within_budget(spec, situation.status.history, before, decision, memory, now)
+    sizing, sizes = None, dict[Role, int]()
+    if spec.autoscaling is not None:
+        sizer = Sizer(spec, situation.generation, situation.sizing, situation.pods, now)
+        decision, memory, sizing = decide_together(sizer, situation.status.autoscaling, before, decision, memory)
+        counts = sizer.counts(sizing)
+        situation = replace(situation, spec=with_replicas(situation.spec, counts))
+        sizes = counts if spec.autoscaling.actuator is Actuator.DIRECT else sizes
     policy = _next_policy(situation, to_fleet_policy(decision, spec, 0))
-    status = _next_status(situation, decision, memory, policy, now)
+    status = _next_status(situation, decision, memory, policy, sizing, now)
     return Plan(
         policy=policy,
         annotate=() if situation.spec.attach is not None else _pods_behind(situation, policy.generation),
         status=status,
         events=_move_events(situation.status, status)
+        + (() if sizing is None else tuple(scale_events(situation.status.autoscaling, sizing)))
         + condition_events(situation.status, status)
         + _warning_events(situation),
         decision=decision,
+        spec=situation.spec,
+        sizes=sizes,
+        sizing=sizing,
     )
 
 
@@ -203,10 +217,16 @@ def _pods_behind(situation: Situation, generation: int) -> tuple[str, ...]:
 
 
 def _next_status(
-    situation: Situation, decision: TuningDecision, memory: TunerMemory, policy: FleetPolicy, now: float
+    situation: Situation,
+    decision: TuningDecision,
+    memory: TunerMemory,
+    policy: FleetPolicy,
+    sizing: SizingState | None,
+    now: float,
 ) -> PrefillPolicyStatus:
     previous, effective = situation.status, describe_effective(policy)
     tuning = settle(previous.tuning, to_status(decision, memory))
+    autoscaling = None if sizing is None else to_sizing_status(sizing, previous.autoscaling, now)
     history = list(previous.history)
     if previous.effective is None or previous.effective.generation != effective.generation:
         history = record_move(history, _move(situation, decision, effective, now))
@@ -227,10 +247,12 @@ def _next_status(
         judge_started(facts) if situation.spec.engine.told_at_start else judge_policy_active(facts),
         judge_metrics(situation, facts),
         judge_tuned(decision, noisy=tuning == previous.tuning),
-        judge_capacity(decision, noisy=tuning == previous.tuning),
+        *_judge_sizes(situation, decision, sizing, tuning == previous.tuning, autoscaling == previous.autoscaling),
         judge_degraded(situation.metrics.degradations, situation.spec, previous.conditions),
     )
-    conditions = merge_conditions(previous.conditions, verdicts, situation.generation, now)
+    # What is not judged stays as it was: so a condition that is no more is taken out.
+    lasting = [each for each in previous.conditions if sizing or each.type is not ConditionType.SCALING_ACTIVE]
+    conditions = merge_conditions(lasting, verdicts, situation.generation, now)
     roles = role_statuses(facts)
     return status.model_copy(
         update={
@@ -239,7 +261,21 @@ def _next_status(
             "conditions": conditions,
             "roles": roles,
             "pods": PodColumns.of(roles),
+            "autoscaling": autoscaling,
         }
+    )
+
+
+def _judge_sizes(
+    situation: Situation, decision: TuningDecision, sizing: SizingState | None, same_tuning: bool, same_sizes: bool
+) -> tuple[Verdict, ...]:
+    """ScalingActive of a fleet that is autoscaled, and CapacityLimited: by its bounds, else by the tuner."""
+    if sizing is None:
+        return (judge_capacity(decision, same_tuning),)
+    room = judge_room(sizing.sizes, situation.spec, same_sizes)
+    return (
+        judge_scaling(sizing.sizes, same_sizes),
+        judge_capacity(decision, same_tuning, sized=True) if room is None else room,
     )
 
 
@@ -348,57 +384,8 @@ def _move_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> tup
     return tuple(Event(Reason(move.reason), move.message) for move in moves)
 
 
-def condition_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> tuple[Event, ...]:
-    """One event for each condition whose status has become True or False, or that has a new fault to tell."""
-    return tuple(
-        Event(
-            reason=Reason(condition.reason),
-            message=f"{condition.type.value} is {condition.status.value}: {condition.message}",
-            warning=_alarms(condition),
-        )
-        for condition in after.conditions
-        if _is_news(find_condition(before.conditions, condition.type), condition)
-    )
-
-
 def _warning_events(situation: Situation) -> tuple[Event, ...]:
     """One event for each warning that Accepted does not say yet."""
     accepted = find_condition(situation.status.conditions, ConditionType.ACCEPTED)
     said = "" if accepted is None else accepted.message
     return tuple(Event(Reason.ENGINE_WARNING, told, warning=True) for told in situation.warnings if told not in said)
-
-
-_NEVER_FALSE = (ConditionType.ACCEPTED, ConditionType.POLICY_ACTIVE, ConditionType.METRICS_AVAILABLE)
-_NEVER_TRUE = (ConditionType.CAPACITY_LIMITED, ConditionType.DEGRADED)
-"""In the ordinary course of things."""
-
-_FAULTS = (
-    Reason.ROLLOUT_STUCK,
-    Reason.PODS_REFUSED,
-    Reason.UNSCHEDULABLE,
-    Reason.IMAGE_UNAVAILABLE,
-    Reason.CONTAINER_NOT_STARTED,
-    Reason.ENGINE_CRASHING,
-)
-"""Reasons of Ready that waiting alone does not mend. That pods are not ready yet is ordinary."""
-
-
-def _alarms(condition: Condition) -> bool:
-    if condition.type in _NEVER_FALSE:
-        return condition.status is ConditionStatus.FALSE
-    if condition.type in _NEVER_TRUE:
-        return condition.status is ConditionStatus.TRUE
-    return condition.type is ConditionType.READY and condition.reason in _FAULTS
-
-
-def _is_news(before: Condition | None, after: Condition) -> bool:
-    """A condition that alarms is news when it begins to, or for another reason; others when their status changes.
-
-    What should never be True is news when it ends too, but not when it only becomes known that it is not so.
-    """
-    if _alarms(after):
-        same = before is not None and (before.status, before.reason) == (after.status, after.reason)
-        return not same
-    if before is None or before.status is after.status or after.status is ConditionStatus.UNKNOWN:
-        return False
-    return after.type not in _NEVER_TRUE or before.status is ConditionStatus.TRUE

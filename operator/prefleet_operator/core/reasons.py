@@ -49,6 +49,7 @@ class Reason(StrEnum):
     AT_MAX_REPLICAS = "AtMaxReplicas"
     QUOTA_EXHAUSTED = "QuotaExhausted"
     LEARNING_CAPACITY = "LearningCapacity"
+    SCALED = "Scaled"
 
     # Whether the spec can be carried out.
     ACCEPTED = "Accepted"

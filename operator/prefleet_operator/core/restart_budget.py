@@ -11,11 +11,11 @@ A history is bounded, so moves that many changes of the user's have pushed out o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from prefleet_operator.api import Move, PrefillPolicySpec, SchedulingPolicy
+from prefleet_operator.api import Move, PrefillPolicySpec
+from prefleet_operator.core.held_moves import hold_moves
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.tuning import Finding, TunerMemory, TuningDecision, format_time, parse_time
+from prefleet_operator.core.tuning import TunerMemory, TuningDecision, format_time, parse_time
 
 DAY_S = 24 * 3600
 
@@ -44,31 +44,7 @@ def within_budget(
     told = _spent(spec.tuning.restart_budget, history, now) if held else None
     if told is None:
         return decision, after
-    memory = after
-    if held & {"policy", "threshold"}:
-        memory = replace(
-            memory,
-            policy=before.policy,
-            threshold=before.threshold,
-            threshold_moved_at_s=before.threshold_moved_at_s,
-        )
-        decision = replace(decision, threshold_finding=_held(decision.threshold_finding, before.threshold, told))
-    if "longMaxWait" in held:
-        memory = replace(memory, long_max_wait_s=before.long_max_wait_s, wait_moved_at_s=before.wait_moved_at_s)
-        decision = replace(decision, wait_finding=_held(decision.wait_finding, before.long_max_wait_s, told))
-    policy = memory.policy if memory.policy is not None and memory.threshold is not None else SchedulingPolicy.FCFS
-    decision = replace(
-        decision,
-        policy=policy,
-        threshold=memory.threshold if policy.has_threshold else None,
-        long_max_wait_s=memory.long_max_wait_s if policy.has_threshold else 0.0,
-        moves=tuple(move for move in decision.moves if move.name not in held),
-    )
-    return decision, memory
-
-
-def _held(finding: Finding, value: float | None, told: str) -> Finding:
-    return Finding(value, Reason.RESTART_BUDGET_SPENT, f"{finding.message}, but {told}")
+    return hold_moves(before, decision, after, held, Reason.RESTART_BUDGET_SPENT, told)
 
 
 def _spent(budget: int, history: Sequence[Move], now: float) -> str | None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from prefleet_operator.api import ConditionType, PrefillPolicyStatus
 from prefleet_operator.core.differences import Difference, name_paths
-from prefleet_operator.core.plan import Event, Plan
+from prefleet_operator.core.events import Event
+from prefleet_operator.core.plan import Plan
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.status import find_condition
 

@@ -297,7 +297,7 @@ def _merge(old: Condition | None, verdict: Verdict, generation: int, now: float)
 def wording(message: str) -> str:
     """A sentence without its numbers and without what a cluster makes up for the names of pods: equal for two sentences
     that differ in nothing else."""
-    return re.sub(r"\d[\d.,]*", "#", _POD_SUFFIX.sub("-#", message))
+    return re.sub(r"\d[\d.,]*(?:e[+-]\d+)?", "#", _POD_SUFFIX.sub("-#", message))
 
 
 def changed_at(status: PrefillPolicyStatus, effective: EffectiveStatus) -> int | None:

@@ -131,6 +131,7 @@ def _effective(spec: PrefillPolicySpec, threshold: ThresholdOutcome, wait: WaitO
         band=None if threshold.study is None else threshold.study.band,
         valley=_valley(threshold.study),
         capacity_limited=wait.capacity_limited,
+        normal_wait_s=wait.normal_s,
     )
 
 

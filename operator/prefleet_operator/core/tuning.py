@@ -86,7 +86,8 @@ class TuningDecision:
     `policy`, `threshold` (tokens, None under a policy that has none) and `long_max_wait_s` (0 without promotion) are
     effective.
     The findings and `advised_policy` are what the tuner itself holds right: in Auto mode the same, in Advise
-    mode only reported. `moves` is empty where nothing effective changed.
+    mode only reported. `moves` is empty where nothing effective changed. `normal_wait_s`: W_normal, None where it is
+    not known.
     """
 
     policy: SchedulingPolicy
@@ -98,6 +99,7 @@ class TuningDecision:
     band: Band | None = None
     valley: int | None = None
     capacity_limited: bool = False
+    normal_wait_s: float | None = None
     moves: tuple[TuningMove, ...] = ()
 
     @property

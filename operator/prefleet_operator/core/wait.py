@@ -50,11 +50,13 @@ Rehearse = Callable[[float], ReplayScore]
 
 @dataclass(frozen=True, slots=True)
 class WaitOutcome:
-    """The advised limit with its evidence, and the memory that goes with it."""
+    """The advised limit with its evidence, and the memory that goes with it. `normal_s`: W_normal in seconds, None
+    where it is not known or only bounded."""
 
     memory: TunerMemory
     finding: Finding
     capacity_limited: bool = False
+    normal_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def decide_wait(
         normal = _normal_wait(metrics, spec, running_s or 0.0, spec.scheduling.threshold or memory.threshold)
     if isinstance(normal, Finding):
         return _hold(memory, normal.reason, normal.message)
-    return _approach(_find_goal(normal, spec, rehearse), spec, memory, now)
+    outcome = _approach(_find_goal(normal, spec, rehearse), spec, memory, now)
+    return replace(outcome, normal_s=None if normal.bound else normal.wait_s)
 
 
 def pinned_wait(pinned_s: float, memory: TunerMemory) -> WaitOutcome:

@@ -55,6 +55,7 @@ class Setup:
     window: int | None = None  # tokens: the model also has layers with a sliding window
     chunk_tokens: int = 0  # the engine's own limit on any one prefill in a step
     speculation: dict[str, Any] | None = None  # fields of vLLM's SpeculativeConfig
+    kv_tokens: int | None = None  # what the engine says that its KV cache holds
 
     def config(self) -> VllmConfig:
         settings = {
@@ -80,6 +81,7 @@ class Setup:
             additional_config={"prefleet": settings} if self.additional is None else self.additional,
         )
         config.cache_config.num_gpu_blocks = self.blocks
+        config.cache_config.kv_cache_size_tokens = self.kv_tokens
         # The CPU platform forces synchronous scheduling; the scheduler itself does not care where it runs.
         config.scheduler_config.async_scheduling = self.asynchronous
         config.parallel_config.data_parallel_index = self.rank

@@ -82,6 +82,29 @@ class RoleSignals:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleLoad:
+    """What a metrics source says of one role: the signals of `RoleSignals` that are measured, with their meaning there.
+
+    `served` is empty unless every pod of the role was read, since what pods can do is learnt of all together.
+    """
+
+    slow_s: float = 300.0
+    fast_s: float = 60.0
+    arrivals: Reading[HistogramSnapshot] = _UNASKED
+    recent: Reading[HistogramSnapshot] = _UNASKED
+    waiting_tokens: Reading[float] = _UNASKED
+    waiting: Reading[float] = _UNASKED
+    step_cost: Reading[StepCost] = _UNASKED
+    step_tokens: Reading[int] = _UNASKED
+    generated: Reading[float] = _UNASKED
+    running: Reading[float] = _UNASKED
+    kv_usage: Reading[float] = _UNASKED
+    kv_tokens: Reading[float] = _UNASKED
+    gap_s: Reading[float] = _UNASKED
+    served: tuple[PodServed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RoleRules:
     """Bounds of one role, and the accelerators of one of its pods (0: none are asked for)."""
 

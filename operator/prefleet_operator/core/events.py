@@ -1,0 +1,70 @@
+"""What is told of a fleet as it happens: events, and which changes of a condition are worth one. Pure.
+
+Left out: how often an event is written (adapters/events.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prefleet_operator.api import Condition, ConditionStatus, ConditionType, PrefillPolicyStatus
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.status import find_condition
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened, for the fleet's Events."""
+
+    reason: Reason
+    message: str
+    warning: bool = False
+
+
+def condition_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> tuple[Event, ...]:
+    """One event for each condition whose status has become True or False, or that has a new fault to tell."""
+    return tuple(
+        Event(
+            reason=Reason(condition.reason),
+            message=f"{condition.type.value} is {condition.status.value}: {condition.message}",
+            warning=_alarms(condition),
+        )
+        for condition in after.conditions
+        if _is_news(find_condition(before.conditions, condition.type), condition)
+    )
+
+
+_NEVER_FALSE = (ConditionType.ACCEPTED, ConditionType.POLICY_ACTIVE, ConditionType.METRICS_AVAILABLE)
+_NEVER_TRUE = (ConditionType.CAPACITY_LIMITED, ConditionType.DEGRADED)
+"""In the ordinary course of things."""
+
+_FAULTS = (
+    Reason.ROLLOUT_STUCK,
+    Reason.PODS_REFUSED,
+    Reason.UNSCHEDULABLE,
+    Reason.IMAGE_UNAVAILABLE,
+    Reason.CONTAINER_NOT_STARTED,
+    Reason.ENGINE_CRASHING,
+)
+"""Reasons of Ready that waiting alone does not mend. That pods are not ready yet is ordinary."""
+
+
+def _alarms(condition: Condition) -> bool:
+    if condition.type in _NEVER_FALSE:
+        return condition.status is ConditionStatus.FALSE
+    if condition.type in _NEVER_TRUE:
+        return condition.status is ConditionStatus.TRUE
+    return condition.type is ConditionType.READY and condition.reason in _FAULTS
+
+
+def _is_news(before: Condition | None, after: Condition) -> bool:
+    """A condition that alarms is news when it begins to, or for another reason; others when their status changes.
+
+    What should never be True is news when it ends too, but not when it only becomes known that it is not so.
+    """
+    if _alarms(after):
+        same = before is not None and (before.status, before.reason) == (after.status, after.reason)
+        return not same
+    if before is None or before.status is after.status or after.status is ConditionStatus.UNKNOWN:
+        return False
+    return after.type not in _NEVER_TRUE or before.status is ConditionStatus.TRUE

@@ -1,0 +1,120 @@
+"""What is known of a fleet's sizes between two turns, and the part of it that `.status.autoscaling` keeps.
+
+In the process there is a `SizingState` for each fleet: the last decision, when it was taken and the whole memory. In
+the status stand the numbers that matter to people and the memory as it was when they last changed: `settle` keeps a
+status as it is while no number of pods and no reason has changed, since what a decision weighs moves all the time.
+
+Anybody may write a status. A memory of another version, one that is no memory, or one that knows the future, is lost:
+then it begins anew, and until a whole window has been seen nothing shrinks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from prefleet_operator.api import Actuator, Role, RoleSizeStatus, SizingStatus
+from prefleet_operator.core.sizing.arbiter import WaitsMemory
+from prefleet_operator.core.sizing.values import MARKS, RoleSize, SizingMemory
+from prefleet_operator.core.status import wording
+from prefleet_operator.core.tuning import format_time
+
+STATE_VERSION = 1
+MOST_MARKS = 4 * MARKS
+CLOCK_SKEW_S = 60.0
+"""How far the clock of an operator that led before may have been ahead."""
+
+_MEMORY: TypeAdapter[SizingMemory] = TypeAdapter(SizingMemory)
+
+
+@dataclass(frozen=True, slots=True)
+class SizingState:
+    """The last decision on the sizes of one fleet.
+
+    `sizes`: none yet, before the first decision of this process. `before`: the replicas that each was decided from.
+    `wanted`: the number last decided, be it by another process. `decided_at_s`: Unix seconds; `generation`: of the spec
+    that it was decided for.
+    """
+
+    actuator: Actuator
+    memory: SizingMemory = field(default_factory=SizingMemory)
+    wanted: Mapping[Role, int] = field(default_factory=dict)
+    sizes: Mapping[Role, RoleSize] = field(default_factory=dict)
+    before: Mapping[Role, int] = field(default_factory=dict)
+    decided_at_s: float | None = None
+    generation: int = 0
+
+    def with_waits(self, waits: WaitsMemory) -> SizingState:
+        """The same with another memory of who acted on long waits."""
+        return replace(self, memory=replace(self.memory, waits=waits))
+
+
+def recall_state(status: SizingStatus | None, actuator: Actuator, now: float) -> SizingState:
+    """What the status knows; without one, or with one that cannot be used, the state of a new fleet."""
+    if status is None or status.state_version != STATE_VERSION:
+        return SizingState(actuator)
+    wanted = {size.name: size.desired for size in status.roles}
+    return SizingState(status.actuator, recall_memory(status.memory, now), wanted)
+
+
+def recall_memory(record: Mapping[str, Any], now: float) -> SizingMemory:
+    """The memory that was written there; a new one if it is none."""
+    try:
+        memory = _MEMORY.validate_python(asdict(SizingMemory.from_record(record)))
+    except (ValidationError, ValueError, KeyError, TypeError, AttributeError):
+        return SizingMemory()
+    sound = all(max(len(role.needs), len(role.demands)) <= MOST_MARKS for role in memory.roles.values())
+    past = all(0 <= at_s <= now + CLOCK_SKEW_S for at_s in _times(memory))
+    return memory if sound and past else SizingMemory()
+
+
+def _times(memory: SizingMemory) -> Iterator[float]:
+    times = [memory.waits.at_s]
+    for role in memory.roles.values():
+        times += [role.fell_at_s, *(mark.at_s for mark in (*role.needs, *role.demands))]
+    return (at_s for at_s in times if at_s is not None)
+
+
+def to_status(state: SizingState, previous: SizingStatus | None, now: float) -> SizingStatus:
+    """`.status.autoscaling`: `previous` if nothing that matters has changed."""
+    known = {} if previous is None else {size.name: size for size in previous.roles}
+    current = SizingStatus(
+        state_version=STATE_VERSION,
+        actuator=state.actuator,
+        roles=[_role_status(size, state.before[role], known.get(role), now) for role, size in state.sizes.items()],
+        memory=state.memory.to_record(),
+    )
+    return settle(previous, current)
+
+
+def _role_status(size: RoleSize, before: int, known: RoleSizeStatus | None, now: float) -> RoleSizeStatus:
+    moved = size.desired != (before if known is None else known.desired)
+    return RoleSizeStatus(
+        name=size.role,
+        desired=size.desired,
+        reason=size.reason.value,
+        message=size.message,
+        estimate=size.estimate,
+        limited=size.limited,
+        # JSON knows no infinity.
+        numbers={name: float(f"{value:.4g}") for name, value in size.numbers.items() if math.isfinite(value)},
+        moved_at=format_time(now) if moved else None if known is None else known.moved_at,
+    )
+
+
+def settle(previous: SizingStatus | None, current: SizingStatus) -> SizingStatus:
+    """`previous` if `current` differs from it in numbers alone that have decided nothing, else `current`."""
+    return previous if previous is not None and _essence(previous) == _essence(current) else current
+
+
+def _essence(status: SizingStatus) -> object:
+    waits = {name: status.memory.get(name) for name in WaitsMemory().to_record()}
+    sizes = [
+        (size.name, size.desired, size.reason, size.estimate, size.limited, wording(size.message))
+        for size in status.roles
+    ]
+    return status.state_version, status.actuator, sizes, waits

@@ -1,0 +1,113 @@
+"""Sizing one fleet in one turn of the operator: when a decision is due, and from which number it starts.
+
+A turn comes every few seconds, each second while a policy spreads, or with each event of a watch; what `decide_size`
+damps and learns goes by the number of its calls. So a decision is taken every `PACE_S`, as the controller of
+HorizontalPodAutoscalers does, and stands in between. One is due at once where the spec has changed, where none is
+known, or where the tuner is about to act.
+
+Where the operator sets the number itself (Direct), a decision starts from what the workload is to have, whoever said
+so. Where another controller follows the number (HPA, KEDA), it starts from the number last decided: what that
+controller has made of it so far must not take a step back, nor be lost with one. Either starts from the live number
+when the actuator is another than before. A workload that does not exist yet has the spec's replicas, within bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prefleet_operator.api import Actuator, PrefillPolicySpec, Role, SizingStatus
+from prefleet_operator.core.observed import PodView
+from prefleet_operator.core.sizing.arbiter import WaitSignal
+from prefleet_operator.core.sizing.decide import decide_size
+from prefleet_operator.core.sizing.inputs import rules_of, signals_of
+from prefleet_operator.core.sizing.state import SizingState, recall_state
+from prefleet_operator.core.sizing.values import RoleLoad, SizingInputs
+
+PACE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class SizingView:
+    """What sizing looks at beside the spec and the pods.
+
+    `live`: by role, the replicas that an existing workload is to have; `loads`: what the metrics source says;
+    `state`: of this process, None before its first decision on the fleet.
+    """
+
+    live: Mapping[Role, int] = field(default_factory=dict)
+    loads: Mapping[Role, RoleLoad] = field(default_factory=dict)
+    state: SizingState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizer:
+    """One turn of one fleet that is sized; `spec` has `autoscaling`."""
+
+    spec: PrefillPolicySpec
+    generation: int
+    view: SizingView
+    pods: Sequence[PodView]
+    now: float
+
+    @property
+    def actuator(self) -> Actuator:
+        """Who sets the number."""
+        assert self.spec.autoscaling is not None
+        return self.spec.autoscaling.actuator
+
+    def recall(self, status: SizingStatus | None) -> SizingState:
+        """The state that the turn begins with."""
+        return self.view.state or recall_state(status, self.actuator, self.now)
+
+    def is_due(self, state: SizingState) -> bool:
+        """Whether it is time to decide anew."""
+        if state.decided_at_s is None or not 0 <= self.now - state.decided_at_s < PACE_S:
+            return True
+        return state.generation != self.generation or set(state.sizes) != set(self.spec.sized_roles())
+
+    def decide(self, state: SizingState, waits: WaitSignal | None) -> SizingState:
+        """A new decision, and all that is known after it."""
+        before = {role: self._start(role, state) for role in self.spec.sized_roles()}
+        signals = {
+            role: signals_of(role, replicas, self.pods, self.view.loads.get(role, RoleLoad()), self.now)
+            for role, replicas in before.items()
+        }
+        inputs = SizingInputs(signals, rules_of(self.spec), waits)
+        decision, memory = decide_size(inputs, state.memory, self.now)
+        return SizingState(
+            actuator=self.actuator,
+            memory=memory,
+            wanted={role: size.desired for role, size in decision.roles.items()},
+            sizes=decision.roles,
+            before=before,
+            decided_at_s=self.now,
+            generation=self.generation,
+        )
+
+    def counts(self, state: SizingState) -> dict[Role, int]:
+        """How many replicas each sized role is to have now: of one that another controller sets, what it has set.
+
+        So it is with a number that somebody else has given a role since it was decided about: the next decision starts
+        from it, and until then it stays.
+        """
+        counts = {role: self._live(role) for role in self.spec.sized_roles()}
+        if self.actuator is Actuator.DIRECT:
+            ours = {role for role, live in counts.items() if live in (state.wanted[role], state.before[role])}
+            counts |= {role: state.wanted[role] for role in ours}
+        return counts
+
+    def _start(self, role: Role, state: SizingState) -> int:
+        followed = self.actuator is not Actuator.DIRECT and state.actuator is self.actuator
+        return state.wanted.get(role, self._live(role)) if followed else self._live(role)
+
+    def _live(self, role: Role) -> int:
+        live = self.view.live.get(role)
+        return self.spec.sized_roles()[role].clamped(self.spec.roles()[role].replicas) if live is None else live
+
+
+def with_replicas(spec: PrefillPolicySpec, counts: Mapping[Role, int]) -> PrefillPolicySpec:
+    """The spec with so many replicas of these roles: what everything goes by that counts pods."""
+    roles = spec.roles()
+    update = {role.value: roles[role].model_copy(update={"replicas": count}) for role, count in counts.items()}
+    return spec.model_copy(update=update)
