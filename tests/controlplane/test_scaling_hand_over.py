@@ -218,6 +218,7 @@ def test_keda_needs_its_kind_and_a_prometheus(plane: ControlPlane, helm: object,
     keda: Json = {"autoscaling": {**BOUNDS, "actuator": "KEDA"}, "metricsSource": "cluster"}
     with OperatorProcess(plane, tmp_path / "operator", {"metricsSources": [source]}) as process:
         process.start()
+        assert "give its address with --metrics-url" in fleet.diff(json.dumps(fleet.document(**FOUR | keda)))[2]
         fleet.apply(**FOUR | keda)
         said = fleet.await_condition("Accepted", "False", "KindNotServed")
         assert "install KEDA (keda.sh) or write autoscaling.actuator: HPA or Direct" in said["message"]
@@ -233,6 +234,12 @@ def test_keda_needs_its_kind_and_a_prometheus(plane: ControlPlane, helm: object,
                 eventually(lambda: fleet.get("scaledobject", "chat-prefill"), 20)
                 assert fleet.get("hpa", "chat-prefill") is None
                 assert counts(seen) == {"4"}
+            fleet.await_condition("Accepted", "True")
+            # The address is the one that KEDA is told now.
+            assert fleet.diff(json.dumps(fleet.document(**FOUR | keda)))[:2] == (
+                0,
+                f"PrefillPolicy {fleet.namespace}/chat: nothing changes.\n",
+            )
             fleet.apply(**FOUR | keda | {"metricsSource": "other"})
             said = fleet.await_condition("Accepted", "False", "InvalidSpec")
             assert "name one of cluster, or write autoscaling.actuator HPA or Direct" in said["message"]
