@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefleet_operator.adapters.kube import HORIZONTAL_POD_AUTOSCALERS, RefusedError, connect
 from prefleet_operator.render import FIELD_MANAGER, SCALE_MANAGER
 
 from tests.support import leader_worker_set, scaled_object
@@ -252,6 +253,27 @@ def test_a_diff_shows_the_actuator_and_no_fall_to_one(four: Fleet) -> None:
     assert (code, errors) == (1, "")
     lines = [line.split() for line in output.splitlines()[2:]]
     assert lines == [["HorizontalPodAutoscaler/chat-prefill", "create"]]
+
+
+async def test_a_field_of_a_newer_release_is_refused_for_good(
+    plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the tolerance of an HPA is by an API server that does not know it: nothing to be tried again."""
+    monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
+    kube = await connect(FIELD_MANAGER)
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}
+    rules: Json = {"scaleUp": {"stabilizationWindowSeconds": 0, "patience": "0"}}
+    hpa: Json = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "chat", "namespace": namespace},
+        "spec": {"scaleTargetRef": target, "maxReplicas": 2, "behavior": rules},
+    }
+    try:
+        with pytest.raises(RefusedError, match="patience: field not declared in schema"):
+            await kube.apply(HORIZONTAL_POD_AUTOSCALERS, hpa)
+    finally:
+        await kube.close()
 
 
 def test_a_deletion_leaves_nothing(four: Fleet) -> None:
