@@ -31,7 +31,10 @@ from prefleet_operator.render import (
     REVISION_ANNOTATION,
     ROLE_LABEL,
     ROUTER,
+    TEMPLATE_ANNOTATION,
+    TEMPLATE_FIELDS,
     Revision,
+    template_digest,
 )
 
 MAX_DIGITS = 15
@@ -49,7 +52,7 @@ class PodRecord:
 
     `made_for`: the fleet that the operator made it for; "" if somebody else made it. `trouble`: why it will not become
     ready by itself. `group`: of a replica of several nodes, which one it is part of; "" elsewhere.
-    `routes`: it is a router's.
+    `routes`: it is a router's. `template`: the digest of the template that it was made of; "" of an earlier release.
     """
 
     identity: Identity
@@ -63,6 +66,7 @@ class PodRecord:
     trouble: PodTrouble | None = None
     group: str = ""
     routes: bool = False
+    template: str = ""
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -86,6 +90,7 @@ class PodRecord:
             trouble=pod_trouble(pod),
             group=f"{labels[GROUP_SET_LABEL]}/{labels.get(GROUP_INDEX_LABEL)}" if GROUP_SET_LABEL in labels else "",
             routes=label == ROUTER,
+            template=str((metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, "")),
         )
 
 
@@ -101,7 +106,7 @@ class ChildRecord:
     pods cannot even be made. `untaken_since_s`: when a LeaderWorkerSet was made of which no controller has written a
     word yet; a Deployment's controller is part of every cluster. `ready_pods`, `wanted_pods`: of the router's
     Deployment; those of a role are counted pod by pod. `revision_text`: of a workload, the annotation that says what
-    its pods were made of, as long as nobody else has written it.
+    its pods were made of, as long as nobody else has written it; `template`: the digest that its template carries.
     """
 
     identity: Identity
@@ -119,6 +124,7 @@ class ChildRecord:
     wanted_pods: int = 0
     refused: str | None = None
     revision_text: str = ""
+    template: str = ""
 
     @property
     def revision(self) -> Revision | None:
@@ -150,6 +156,7 @@ class ChildRecord:
             kept=KEPT_ANNOTATION in (metadata.get("annotations") or {}) and not metadata.get("ownerReferences"),
             ready_pods=int((child.get("status") or {}).get("readyReplicas") or 0) if label == ROUTER else 0,
             revision_text=_revision_text(metadata, fields),
+            template=_template(child),
             wanted_pods=int((child.get("spec") or {}).get("replicas") or 0) if label == ROUTER else 0,
         )
 
@@ -179,10 +186,17 @@ def _revision_text(metadata: Object, fields: Object) -> str:
     return str(metadata["annotations"][REVISION_ANNOTATION]) if f"f:{REVISION_ANNOTATION}" in owned else ""
 
 
+def _template(child: Object) -> str:
+    """The digest in the template of a workload. Items of a list do not say their kind."""
+    spec = child.get("spec") or {}
+    return next((template_digest(kind, spec[field]) for kind, field in TEMPLATE_FIELDS.items() if field in spec), "")
+
+
 def _stuck(child: Object) -> str | None:
     """What a Deployment says once its deadline is over. A LeaderWorkerSet knows none: there Progressing turns False
-    when all groups are available."""
-    return None if child.get("kind") == "LeaderWorkerSet" else _condition_message(child, "Progressing", "False")
+    when all groups are available. One that is paused goes on saying what it said before."""
+    waits = child.get("kind") == "LeaderWorkerSet" or (child.get("spec") or {}).get("paused")
+    return None if waits else _condition_message(child, "Progressing", "False")
 
 
 def _condition_message(child: Object, kind: str, status: str) -> str | None:

@@ -6,6 +6,7 @@ from prefleet_operator.render.fleet import (
     owner_reference,
     render_fleet,
 )
+from prefleet_operator.render.gates import with_gates
 from prefleet_operator.render.names import (
     FIELD_MANAGER,
     FLEET_LABEL,
@@ -16,6 +17,7 @@ from prefleet_operator.render.names import (
     REVISION_ANNOTATION,
     ROLE_LABEL,
     ROUTER,
+    TEMPLATE_ANNOTATION,
     UPGRADE_ANNOTATION,
     fleet_labels,
     live_config_map_name,
@@ -26,7 +28,7 @@ from prefleet_operator.render.names import (
     selector_labels,
 )
 from prefleet_operator.render.policy_files import render_policy_config_map
-from prefleet_operator.render.revision import TEMPLATE_FIELDS, Revision, Settled, settle_revisions
+from prefleet_operator.render.revision import TEMPLATE_FIELDS, Revision, Settled, settle_revisions, template_digest
 from prefleet_operator.render.router_command import router_warnings
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "REVISION_ANNOTATION",
     "ROLE_LABEL",
     "ROUTER",
+    "TEMPLATE_ANNOTATION",
     "TEMPLATE_FIELDS",
     "UPGRADE_ANNOTATION",
     "InstallationDefaults",
@@ -57,4 +60,6 @@ __all__ = [
     "router_warnings",
     "selector_labels",
     "settle_revisions",
+    "template_digest",
+    "with_gates",
 ]
