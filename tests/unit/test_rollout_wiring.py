@@ -14,8 +14,11 @@ from prefleet_operator.app.decision import Decision, Installation, decide
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import ChildRecord, PodRecord
-from prefleet_operator.render import FIELD_MANAGER, InstallationDefaults
+from prefleet_operator.core.rollout import Gate, RolePods
+from prefleet_operator.render import FIELD_MANAGER, InstallationDefaults, PolicyObject, render_fleet, with_gates
 from prefleet_operator.render.changes import by_key, compare_objects
+from prefleet_operator.render.gates import without_gate
+from prefleet_runtime.contract import RuntimePolicy
 
 Json = dict[str, Any]
 
@@ -285,3 +288,18 @@ def test_a_closed_gate_is_not_stuck(paused: bool, stuck: str | None) -> None:
     metadata = {"name": "d", "namespace": "ns", "uid": "u", "resourceVersion": "1"}
     found = {"metadata": metadata, "spec": {"paused": paused}, "status": {"conditions": conditions}}
     assert ChildRecord.of(found).stuck == stuck
+
+
+@pytest.mark.parametrize("nodes", [1, 2], ids=["pods", "groups"])
+def test_a_comparison_leaves_out_how_far_a_rollout_may_go_at_this_moment(nodes: int) -> None:
+    """So what stands there and what would be applied are compared as they are while nothing rolls."""
+    given = {"replicas": 3, "nodesPerReplica": nodes, "rollout": {"maxSurge": "50%", "maxUnavailable": 2}}
+    model = {"servedName": "chat", "source": {"hub": {"repo": "owner/model"}}}
+    parsed = parse_spec({"model": model, "engine": {"type": "VLLM", "version": "0.33.0"}, "mixed": given})
+    rendered = render_fleet(
+        PolicyObject("chat", "ns"), parsed, RuntimePolicy(generation=1), InstallationDefaults("r:1")
+    )
+    pods = {"mixed": RolePods(wanted=3, old_ready=3)}
+    gated = with_gates(rendered, {"mixed": Gate(False, 1, 0, 1, waits=True)}, pods)
+    assert gated != rendered
+    assert [without_gate(each, parsed) for each in gated] == rendered

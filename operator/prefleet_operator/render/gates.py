@@ -14,8 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from prefleet_operator.api import PrefillPolicySpec
 from prefleet_operator.core.rollout import Gate, RolePods
 from prefleet_operator.render.names import ROLE_LABEL
+from prefleet_operator.render.revision import TEMPLATE_FIELDS
+from prefleet_operator.render.workload import rolling_update
 
 Object = dict[str, Any]
 
@@ -42,3 +45,15 @@ def _gated(rendered: Object, gates: Mapping[str, Gate], pods: Mapping[str, RoleP
         strategy = before | {"rollingUpdateConfiguration": before["rollingUpdateConfiguration"] | steered}
         return rendered | {"spec": spec | {"rolloutStrategy": strategy}}
     return rendered
+
+
+def without_gate(found: Object, spec: PrefillPolicySpec) -> Object:
+    """A workload of a fleet of that spec as it is while nothing steers it; other objects as they are."""
+    part = {role.value: part for role, part in spec.roles().items()}.get(found["metadata"]["labels"].get(ROLE_LABEL))
+    if part is None or found["kind"] not in TEMPLATE_FIELDS:
+        return found
+    limits, others = rolling_update(part), {name: value for name, value in found["spec"].items() if name != "paused"}
+    if found["kind"] == "Deployment":
+        return found | {"spec": others | {"strategy": others.get("strategy", {}) | {"rollingUpdate": limits}}}
+    configuration = {"rollingUpdateConfiguration": {"partition": 0, **limits}}
+    return found | {"spec": others | {"rolloutStrategy": others.get("rolloutStrategy", {}) | configuration}}
