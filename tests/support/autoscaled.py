@@ -36,7 +36,7 @@ WORKLOAD = "chat-mixed"
 START = 2
 LEAST, MOST = 1, 6
 SCRAPE_S = 1.0
-WINDOWS = {"slow": "20s", "fast": "10s"}
+WINDOWS = {"window": "20s", "fastWindow": "10s"}
 DOWN_WINDOW = "20s"
 
 COST = {"fixed_s": 0.005, "per_prefill_token_s": 1e-4, "per_decode_token_s": 1e-4}
