@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from prefleet_operator.adapters import fleet_reading as names
 from prefleet_operator.adapters.fleet_reading import PodMetrics, assemble, merge_histograms, to_pod_metrics
 from prefleet_operator.adapters.metrics_source import FleetQuery, PodTarget
-from prefleet_operator.adapters.podscrape import SLOTS, PodHistory, PodScrape
+from prefleet_operator.adapters.pod_history import SLOTS, PodHistory
+from prefleet_operator.adapters.podscrape import PodScrape, counts_up
 from prefleet_operator.api import LengthMeasure, Role
 from prefleet_operator.core.observed import HistogramSnapshot, Missing, Sample, Stale
 
@@ -102,7 +103,7 @@ def test_histograms_with_other_bounds_are_added_at_the_bounds_of_both():
 
 
 def test_the_first_scrape_gives_no_increase_and_the_gauges():
-    history = PodHistory()
+    history = PodHistory(counts_up)
     history.add({KEY: 100.0, (names.GENERATION, ""): 3.0}, 0.0, WINDOW_S)
     assert history.series() == {(names.GENERATION, ""): 3.0}
 
@@ -118,28 +119,28 @@ def test_the_first_scrape_gives_no_increase_and_the_gauges():
     ],
 )
 def test_increase(shown, increase):
-    history = PodHistory()
+    history = PodHistory(counts_up)
     for at, value in enumerate(shown):
         history.add({} if value is None else {KEY: float(value)}, 10.0 * at, WINDOW_S)
     assert history.series()[KEY] == increase
 
 
 def test_what_is_no_number_now_is_shown_as_such():
-    history = PodHistory()
+    history = PodHistory(counts_up)
     for at, value in enumerate([1.0, 2.0, math.nan]):
         history.add({KEY: value}, 10.0 * at, WINDOW_S)
     assert math.isnan(history.series()[KEY])
 
 
 def test_growth_leaves_the_window_by_its_end():
-    history = PodHistory()
+    history = PodHistory(counts_up)
     for at in range(0, 130, 10):
         history.add({KEY: float(at)}, float(at), WINDOW_S)
     assert history.series()[KEY] == 60
 
 
 def test_a_gap_longer_than_the_window_begins_anew():
-    history = PodHistory()
+    history = PodHistory(counts_up)
     history.add({KEY: 1.0}, 0.0, WINDOW_S)
     history.add({KEY: 500.0}, WINDOW_S + 1, WINDOW_S)
     assert KEY not in history.series()
@@ -147,7 +148,7 @@ def test_a_gap_longer_than_the_window_begins_anew():
 
 @given(steps=st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 100)), min_size=1, max_size=300))
 def test_many_scrapes_take_a_bounded_number_of_slots_and_lose_nothing(steps):
-    history, now, count = PodHistory(), 0.0, 0
+    history, now, count = PodHistory(counts_up), 0.0, 0
     history.add({KEY: 0.0}, now, 1000.0)
     for seconds, growth in steps:
         now, count = now + seconds, count + growth

@@ -9,7 +9,7 @@ from aiohttp import web
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
 from prefleet_operator.adapters.native_reading import to_fleet_metrics, to_pod_metrics
 from prefleet_operator.adapters.podscrape import PodScrape
-from prefleet_operator.adapters.prometheus import _all_queries
+from prefleet_operator.adapters.promql import tuning_queries
 from prefleet_operator.api import LengthMeasure, Role
 from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.observed import HistogramSnapshot, Missing, Sample, Stale
@@ -205,7 +205,7 @@ def test_prometheus_is_asked_for_every_spelling_of_the_fleets_pods_alone():
         PodTarget(name, role, None) for name, role in (("a.b", Role.PREFILL), ("c", Role.PREFILL), ("d", Role.DECODE))
     )
     fleet = FleetQuery("ns", "chat", pods, 300.0, PROMPT, VLLM)
-    (lengths, waits, age) = _all_queries([fleet], 300.0)
+    (lengths, waits, age) = tuning_queries([fleet], 300.0)
     matchers = '{namespace=~"ns",pod=~"a[.]b|c"}'
     assert lengths.expression == " or on (namespace, pod) ".join(
         f"sum by (namespace, pod, le) (increase(vllm{mark}request_prompt_tokens_bucket{matchers}[300000ms]))"
@@ -220,11 +220,11 @@ def test_fleets_of_one_engine_are_asked_for_together_and_a_runtimes_beside_them(
         FleetQuery("ns", name, pods, 300.0, PROMPT, engine)
         for name, engine in (("x", MINDIE), ("y", MINDIE), ("z", None))
     ]
-    asked = [query.name for query in _all_queries(fleets, 300.0)]
+    asked = [query.name for query in tuning_queries(fleets, 300.0)]
     assert asked.count("request_prompt_tokens_bucket") == 1
     assert asked.count("prefleet_request_prompt_tokens_bucket") == 1
     none = [replace(fleet, pods=()) for fleet in fleets if fleet.engine]
-    assert list(_all_queries(none, 300.0)) == []
+    assert list(tuning_queries(none, 300.0)) == []
 
 
 @pytest.mark.parametrize("kind", CASES)

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 from prefleet_operator.adapters.metrics_source import FleetQuery, PodTarget
-from prefleet_operator.adapters.podscrape import FORGET_AFTER_S, MAX_ANSWER_BYTES, MAX_SERIES, PodHistory, PodScrape
+from prefleet_operator.adapters.pod_history import FORGET_AFTER_S, MAX_SERIES, PodHistory
+from prefleet_operator.adapters.podscrape import MAX_ANSWER_BYTES, PodScrape, counts_up
 from prefleet_operator.api import LengthMeasure, Role
 from prefleet_operator.core.observed import Missing, Sample
 
@@ -64,7 +65,7 @@ async def test_a_pod_that_answers_too_much_is_missing(headers: dict[str, str], b
 
 
 def test_a_pod_that_ever_shows_other_series_fills_its_history() -> None:
-    history, name = PodHistory(), "prefleet_request_prompt_tokens_bucket"
+    history, name = PodHistory(counts_up), "prefleet_request_prompt_tokens_bucket"
     for turn in range(5):
         assert not history.full
         history.add({(name, float(turn * 1000 + bound)): 1.0 for bound in range(1000)}, float(turn), 60.0)

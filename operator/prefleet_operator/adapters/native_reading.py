@@ -69,8 +69,8 @@ def is_alive(series: Series, engine: EngineMetrics) -> bool:
 def to_pod_metrics(series: Series, engine: EngineMetrics, length: LengthMeasure) -> PodMetrics:
     """Sort one pod's series."""
     return PodMetrics(
-        lengths=_first(series, length_names(engine, length)),
-        all_waits=_first(series, wait_names(engine)),
+        lengths=first_shown(series, length_names(engine, length)),
+        all_waits=first_shown(series, wait_names(engine)),
     )
 
 
@@ -106,7 +106,7 @@ def _buckets(bases: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{base}_bucket" for base in bases)
 
 
-def _first(series: Series, names: Sequence[str]) -> HistogramSnapshot | None:
+def first_shown(series: Series, names: Sequence[str]) -> HistogramSnapshot | None:
     """The histogram under the first of the names that the pod shows with a bound.
 
     Bounds of 0 and below are left out, so that their bucket is part of the next: nothing there has a logarithm.

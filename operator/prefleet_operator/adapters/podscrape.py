@@ -3,11 +3,9 @@
 Read are the runtime's exporter, or, of an engine that runs no runtime, the engine's own metrics (`vocabulary`).
 
 Each cycle asks every pod once, at most `concurrency` at a time and within a deadline for all. Of a pod's
-answer only the series that tuning reads are kept. Between two scrapes each counter has grown by a step (a
-counter that has fallen was reset, and has grown by what it shows); the steps of the window, in a bounded
-number of slots, add up to its increases. Nothing is known of the time before the first scrape, so that gives
-no increase; gauges it does give. A pod that no fleet names any more is forgotten after a minute: one that is not
-ready for a moment, as under saturation, keeps its window.
+answer only the series that tuning reads are kept, over the fleet's window (`pod_history`), and of a fleet that is sized
+those that sizing reads, over windows of its own (`scraped_load`). A pod that no fleet names any more is forgotten after
+a minute: one that is not ready for a moment, as under saturation, keeps its window.
 
 Left out: pods with several exporter ports.
 """
@@ -15,33 +13,28 @@ Left out: pods with several exporter ports.
 from __future__ import annotations
 
 import asyncio
-import math
-from array import array
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample as Line
 
 from prefleet_operator.adapters import fleet_reading as names
-from prefleet_operator.adapters import native_reading
+from prefleet_operator.adapters import native_reading, pod_load
 from prefleet_operator.adapters.fleet_reading import Key, PodMetrics
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
+from prefleet_operator.adapters.pod_history import MAX_SERIES, PodHistory
+from prefleet_operator.adapters.pod_load import PodLoad, to_pod_load
+from prefleet_operator.adapters.role_load import DEFAULT_WINDOWS, Leavers, Windows, add_loads
+from prefleet_operator.adapters.scraped_load import LoadHistory
 from prefleet_operator.adapters.vocabulary import assemble, life_sign, read_pods, to_pod_metrics
-from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
 
 TIMEOUT_S = 3.0
 DEADLINE_S = 10.0
 CONCURRENCY = 64
 MAX_ANSWER_BYTES = 1024 * 1024
-MAX_SERIES = 4000
-"""Of one pod and of the names that are kept; the runtime shows some 600. More are not the runtime's doing, and would
-take the memory that the operator has for all fleets."""
-SLOTS = 60
-FORGET_AFTER_S = 60.0
-
 PodKey = tuple[str, str]
 
 _BUCKETS = (*names.LENGTHS.values(), names.LONG_WAITS, names.PROMOTION_WAITS)
@@ -50,107 +43,47 @@ _GAUGES = (names.OLDEST_WAITS, names.GENERATION)
 _NAMES = (*_COUNTERS, *_GAUGES)
 
 
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The series of one answer that tuning reads, and those that sizing reads if the fleet is sized."""
+
+    tuning: Mapping[Key, float]
+    sizing: Mapping[Key, float]
+
+
 class ScrapeError(Exception):
     """A pod could not be scraped; the message is a sentence for the user."""
-
-
-@dataclass(slots=True)
-class _Slot:
-    """Growth of counters between `start_s` and `end_s`, by their place in the history's index."""
-
-    start_s: float
-    end_s: float
-    growth: array[float]
-
-
-class PodHistory:
-    """What one pod showed: its last scrape, and the growth of its counters over the window.
-
-    A counter that one scrape leaves out, or shows as no number, is compared with its last number later on.
-    """
-
-    def __init__(self) -> None:
-        self.at_s: float | None = None
-        self._shown: Mapping[Key, float] = {}
-        self._index: dict[Key, int] = {}
-        self._last: array[float] = array("d")
-        self._slots: deque[_Slot] = deque()
-
-    @property
-    def full(self) -> bool:
-        """Whether too many series have been shown: each has a place for good, and a pod could ever show others."""
-        return len(self._index) > MAX_SERIES
-
-    def is_young(self, now: float) -> bool:
-        """Whether the last scrape is so recent that the pod may well be asked for again."""
-        return self.at_s is not None and now - self.at_s < FORGET_AFTER_S
-
-    def add(self, series: Mapping[Key, float], now: float, window_s: float) -> None:
-        """Take in a scrape. A gap longer than the window begins anew, since its growth is of no known time."""
-        growth = self._compare(series)
-        if self.at_s is None or now - self.at_s > window_s:
-            self._slots.clear()
-        else:
-            self._note(_Slot(self.at_s, now, growth), window_s / SLOTS)
-        self.at_s, self._shown = now, series
-        while self._slots and self._slots[0].end_s <= now - window_s:
-            self._slots.popleft()
-
-    def series(self) -> dict[Key, float]:
-        """Gauges as last shown, and the increases of the counters shown, if two scrapes lie in the window."""
-        totals = [0.0] * len(self._index)
-        for slot in self._slots:
-            for place, value in enumerate(slot.growth):
-                totals[place] += value
-        series = {key: value for key, value in self._shown.items() if not _counts(key) or not math.isfinite(value)}
-        if self._slots:
-            series |= {key: totals[self._index[key]] for key in self._shown if key not in series}
-        return series
-
-    def _compare(self, series: Mapping[Key, float]) -> array[float]:
-        """How much each counter has grown since its last number; a new one by all it shows."""
-        growth = array("d", bytes(8 * len(self._index)))
-        for key, value in series.items():
-            if not _counts(key) or not math.isfinite(value):
-                continue
-            place = self._index.setdefault(key, len(self._index))
-            if place == len(growth):
-                growth.append(0.0)
-                self._last.append(0.0)
-            growth[place] = value - self._last[place] if value >= self._last[place] else value
-            self._last[place] = value
-        return growth
-
-    def _note(self, slot: _Slot, width_s: float) -> None:
-        """Append a slot, or add it to the newest while that is narrower than `width_s`."""
-        newest = self._slots[-1] if self._slots else None
-        if newest is None or slot.end_s - newest.start_s > width_s:
-            self._slots.append(slot)
-            return
-        newest.end_s = slot.end_s
-        newest.growth.extend([0.0] * (len(slot.growth) - len(newest.growth)))
-        for place, value in enumerate(slot.growth):
-            newest.growth[place] += value
 
 
 class PodScrape:
     """Scrapes the exporter of every pod of every fleet asked for."""
 
     def __init__(
-        self, timeout_s: float = TIMEOUT_S, deadline_s: float = DEADLINE_S, concurrency: int = CONCURRENCY
+        self,
+        timeout_s: float = TIMEOUT_S,
+        deadline_s: float = DEADLINE_S,
+        concurrency: int = CONCURRENCY,
+        windows: Windows = DEFAULT_WINDOWS,
     ) -> None:
         self._timeout_s = timeout_s
         self._deadline_s = deadline_s
         self._concurrency = concurrency
         self._session: aiohttp.ClientSession | None = None
+        self._windows = windows
         self._histories: dict[PodKey, PodHistory] = {}
+        self._loads: dict[PodKey, LoadHistory] = {}
+        self._leavers = Leavers(windows.slow_s)
 
     async def read(self, fleets: Sequence[FleetQuery], now: float) -> Mapping[str, FleetReading]:
         """See `MetricsSource.read`."""
         targets = {(fleet.namespace, pod.name): (pod, fleet) for fleet in fleets for pod in read_pods(fleet)}
         self._histories = {k: h for k, h in self._histories.items() if k in targets or h.is_young(now)}
-        scraped = await self._scrape_all(targets)
-        return {fleet.key: assemble(fleet, dict(self._pods(fleet, scraped, now))) for fleet in fleets}
+        sized = [fleet for fleet in fleets if fleet.sized]
+        self._leavers.note(sized, now)
+        kept = {(f.namespace, pod.name) for f in sized for pod in (*f.pods, *self._leavers.of(f))}
+        self._loads = {key: history for key, history in self._loads.items() if key in kept}
+        pages = await self._scrape_all(targets)
+        return {fleet.key: self._assemble(fleet, pages, now) for fleet in fleets}
 
     async def close(self) -> None:
         """Let go of connections."""
@@ -158,29 +91,51 @@ class PodScrape:
             await self._session.close()
             self._session = None
 
+    def _assemble(self, fleet: FleetQuery, pages: Mapping[PodKey, _Page | str], now: float) -> FleetReading:
+        reading = assemble(fleet, dict(self._pods(fleet, pages, now)))
+        if not fleet.sized:
+            return reading
+        loads = {
+            pod.name: self._load(fleet, (fleet.namespace, pod.name), pages[fleet.namespace, pod.name], now)
+            for pod in read_pods(fleet)
+        }
+        left = [(pod, self._loads.get((fleet.namespace, pod.name))) for pod in self._leavers.of(fleet)]
+        gone = [(pod.role, to_pod_load(fleet, history.series(now))) for pod, history in left if history is not None]
+        return add_loads(reading, fleet, loads, gone, self._windows)
+
+    def _load(self, fleet: FleetQuery, key: PodKey, page: _Page | str, now: float) -> Reading[PodLoad]:
+        """A pod that did not answer keeps its last load, as a stale one, for one slow window."""
+        history = self._loads.get(key)
+        if history is None or history.full:
+            history = self._loads[key] = LoadHistory(fleet.engine, self._windows)
+        if not isinstance(page, str):
+            history.add(page.sizing, now)
+            return Sample(to_pod_load(fleet, history.series(now)), now)
+        if history.at_s is None or now - history.at_s > self._windows.slow_s:
+            return Missing(page)
+        return Stale(to_pod_load(fleet, history.series(now)), history.at_s)
+
     def _pods(
-        self, fleet: FleetQuery, scraped: Mapping[PodKey, dict[Key, float] | str], now: float
+        self, fleet: FleetQuery, pages: Mapping[PodKey, _Page | str], now: float
     ) -> Iterator[tuple[str, Reading[PodMetrics]]]:
         for pod in read_pods(fleet):
             key = (fleet.namespace, pod.name)
-            yield pod.name, self._pod(fleet, key, scraped[key], now)
+            yield pod.name, self._pod(fleet, key, pages[key], now)
 
-    def _pod(self, fleet: FleetQuery, key: PodKey, answer: dict[Key, float] | str, now: float) -> Reading[PodMetrics]:
+    def _pod(self, fleet: FleetQuery, key: PodKey, page: _Page | str, now: float) -> Reading[PodMetrics]:
         """A pod that did not answer keeps its last metrics, as stale ones, for one window."""
         history = self._histories.get(key)
         if history is None or history.full:
-            history = self._histories[key] = PodHistory()
-        if not isinstance(answer, str):
-            history.add(answer, now, fleet.window_s)
+            history = self._histories[key] = PodHistory(counts_up)
+        if not isinstance(page, str):
+            history.add(page.tuning, now, fleet.window_s)
             return Sample(to_pod_metrics(fleet, history.series()), now)
         if history.at_s is None or now - history.at_s > fleet.window_s:
-            return Missing(answer)
+            return Missing(page)
         return Stale(to_pod_metrics(fleet, history.series()), history.at_s)
 
-    async def _scrape_all(
-        self, targets: Mapping[PodKey, tuple[PodTarget, FleetQuery]]
-    ) -> dict[PodKey, dict[Key, float] | str]:
-        """The series of each pod, or the sentence why there are none."""
+    async def _scrape_all(self, targets: Mapping[PodKey, tuple[PodTarget, FleetQuery]]) -> dict[PodKey, _Page | str]:
+        """The page of each pod, or the sentence why there are none."""
         limit = asyncio.Semaphore(self._concurrency)
         tasks = {key: asyncio.ensure_future(self._scrape(*target, limit)) for key, target in targets.items()}
         if tasks:
@@ -190,7 +145,7 @@ class PodScrape:
             await asyncio.gather(*late, return_exceptions=True)
         return {key: self._outcome(targets[key][0], task) for key, task in tasks.items()}
 
-    def _outcome(self, pod: PodTarget, task: asyncio.Future[dict[Key, float]]) -> dict[Key, float] | str:
+    def _outcome(self, pod: PodTarget, task: asyncio.Future[_Page]) -> _Page | str:
         if task.cancelled():
             return f"pod {pod.name} was not scraped within the {self._deadline_s:g} s that all pods have together"
         error = task.exception()
@@ -200,7 +155,7 @@ class PodScrape:
             return str(error)
         raise error
 
-    async def _scrape(self, pod: PodTarget, fleet: FleetQuery, limit: asyncio.Semaphore) -> dict[Key, float]:
+    async def _scrape(self, pod: PodTarget, fleet: FleetQuery, limit: asyncio.Semaphore) -> _Page:
         """One pod's series.
 
         Raises:
@@ -217,13 +172,13 @@ class PodScrape:
             raise ScrapeError(f"pod {pod.name} did not answer at {url} within {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise ScrapeError(f"pod {pod.name} cannot be scraped at {url} ({error or type(error).__name__})") from None
-        series = _parse(body, pod.name, url, fleet.engine)
-        if fleet.engine is None and (names.GENERATION, "") not in series:
+        page = _parse(body, pod.name, url, fleet)
+        if fleet.engine is None and (names.GENERATION, "") not in page.tuning:
             raise ScrapeError(f"pod {pod.name} shows no {names.GENERATION} at {url}: check that it runs the runtime")
-        if fleet.engine is not None and not native_reading.is_alive(series, fleet.engine):
+        if fleet.engine is not None and not native_reading.is_alive(page.tuning, fleet.engine):
             told = "check that it is the fleet's engine and serves its metrics"
             raise ScrapeError(f"pod {pod.name} shows no {life_sign(fleet)} at {url}: {told}")
-        return series
+        return page
 
     async def _get(self, url: str) -> bytes:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
@@ -245,9 +200,12 @@ class PodScrape:
         return self._session
 
 
-def _parse(body: bytes, pod: str, url: str, engine: EngineMetrics | None) -> dict[Key, float]:
+def _parse(body: bytes, pod: str, url: str, fleet: FleetQuery) -> _Page:
     """The series that are wanted; other lines are dropped before the parser, which is slow, sees them."""
+    engine = fleet.engine
     wanted = _NAMES if engine is None else (*native_reading.bucket_names(engine), *native_reading.life_names(engine))
+    if fleet.sized:
+        wanted = (*wanted, *pod_load.names_of(engine))
     prefixes = tuple(name.encode() for name in wanted)
     lines = [line for line in body.splitlines() if line.startswith(prefixes)]
     if len(lines) > MAX_SERIES:
@@ -255,21 +213,27 @@ def _parse(body: bytes, pod: str, url: str, engine: EngineMetrics | None) -> dic
             f"pod {pod} shows {len(lines):,} series at {url}, of at most {MAX_SERIES:,}: check that it runs "
             + ("the runtime" if engine is None else "the fleet's engine")
         )
-    series: dict[Key, float] = {}
     try:
         text = b"\n".join(lines).decode() + "\n"
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                name, labels = sample.name, sample.labels
-                key = _key(name, labels) if engine is None else native_reading.to_key(name, labels, engine)
-                if key is not None:
-                    series[key] = series.get(key, 0.0) + sample.value
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        tuning = _keyed(samples, lambda n, ls: _key(n, ls) if engine is None else native_reading.to_key(n, ls, engine))
+        sizing = _keyed(samples, lambda n, ls: pod_load.to_key(n, ls, engine)) if fleet.sized else {}
     except (ValueError, KeyError) as error:
         raise ScrapeError(f"pod {pod} answers at {url} with what is no Prometheus text ({error})") from None
+    return _Page(tuning, sizing)
+
+
+def _keyed(samples: Sequence[Line], to_key: Callable[[str, Mapping[str, str]], Key | None]) -> dict[Key, float]:
+    """By key; samples of one key are added up."""
+    series: dict[Key, float] = {}
+    for sample in samples:
+        key = to_key(sample.name, sample.labels)
+        if key is not None:
+            series[key] = series.get(key, 0.0) + sample.value
     return series
 
 
-def _counts(key: Key) -> bool:
+def counts_up(key: Key) -> bool:
     """Whether a series counts upwards: the runtime's counters, and everything with buckets."""
     return key[0] in _COUNTERS or isinstance(key[1], float)
 

@@ -1,13 +1,13 @@
 """A Prometheus server as a metrics source.
 
 One instant query per metric, for all fleets together, at the cycle's `now`; fleets with different windows
-are asked in groups of one window. Rows come back by namespace and pod and are sorted to fleets by the
-operator's list of pods. `increase` deals with counter resets; the age of the generation gauge, which every
-runtime always shows, tells whether a pod's series are fresh. Of an engine that runs no runtime its own series are
-asked for, in all spellings at once, and of the fleets' pods alone, since some names are nobody's in particular
-(`native_reading`); there a gauge of the engine's tells the age.
+are asked in groups of one window, and those that are sized together once more for their loads (`load_promql`).
+Rows come back by namespace and pod and are sorted to fleets by the operator's list of pods. `increase` deals with
+counter resets; the age of the generation gauge, which every runtime always shows, tells whether a pod's series are
+fresh. Of an engine that runs no runtime its own series are asked for (`promql`); there a gauge of the engine's tells
+the age.
 
-One query that fails makes everything of this cycle Missing: a decision on half of the metrics would be
+One query that fails makes everything of its group Missing in this cycle: a decision on half of the metrics would be
 wrong in ways that nobody sees. The server's answers are bounded in time and in size, redirects are not
 followed, and the bearer token and the CA file are read anew for each cycle, since they rotate.
 """
@@ -18,21 +18,22 @@ import asyncio
 import json
 import ssl
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from yarl import URL
 
-from prefleet_operator.adapters import fleet_reading as names
-from prefleet_operator.adapters import native_reading
-from prefleet_operator.adapters.fleet_reading import Key, PodMetrics
+from prefleet_operator.adapters.fleet_reading import Key, Series
+from prefleet_operator.adapters.load_promql import SAMPLES, fast_window, load_queries
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
+from prefleet_operator.adapters.pod_load import PodLoad, to_pod_load
+from prefleet_operator.adapters.promql import AGE, Query, tuning_queries
+from prefleet_operator.adapters.role_load import DEFAULT_WINDOWS, Leavers, Windows, add_loads
 from prefleet_operator.adapters.vocabulary import assemble, life_sign, missing_fleet, read_pods, to_pod_metrics
-from prefleet_operator.api import LengthMeasure
-from prefleet_operator.core.engine_metrics import EngineMetrics
+from prefleet_operator.api import Role
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
 
 TIMEOUT_S = 10.0
@@ -40,10 +41,11 @@ STALE_AFTER_S = 150.0
 """Two and a half of Prometheus's default scrape intervals."""
 MAX_ANSWER_BYTES = 128 * 1024 * 1024
 MAX_CONNECTIONS = 8
-_AGE = "age"
 
 PodKey = tuple[str, str]
 Rows = dict[PodKey, dict[Key, float]]
+
+T = TypeVar("T")
 
 
 class SourceError(Exception):
@@ -51,12 +53,12 @@ class SourceError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Query:
-    """One PromQL expression by namespace, pod and perhaps one more label; `name` is the key of its rows."""
+class _Load:
+    """The loads of one fleet's pods, by name, those of pods that have left it, and the windows they are of."""
 
-    name: str
-    expression: str
-    label: str | None = None
+    pods: Mapping[str, Reading[PodLoad]]
+    left: Sequence[tuple[Role, PodLoad]]
+    windows: Windows
 
 
 class PrometheusSource:
@@ -70,6 +72,7 @@ class PrometheusSource:
         ca_file: str | None = None,
         timeout_s: float = TIMEOUT_S,
         stale_after_s: float = STALE_AFTER_S,
+        windows: Windows = DEFAULT_WINDOWS,
     ) -> None:
         self._title = f"Prometheus {name} at {URL(url).with_user(None)}"
         self._url = url.rstrip("/") + "/api/v1/query"
@@ -77,6 +80,9 @@ class PrometheusSource:
         self._ca_file = ca_file
         self._timeout_s = timeout_s
         self._stale_after_s = stale_after_s
+        self._windows = windows
+        self._fast_s: float | None = windows.fast_s
+        self._leavers = Leavers(windows.slow_s)
         self._session: aiohttp.ClientSession | None = None
 
     async def read(self, fleets: Sequence[FleetQuery], now: float) -> Mapping[str, FleetReading]:
@@ -85,8 +91,16 @@ class PrometheusSource:
         for fleet in fleets:
             groups[fleet.window_s].append(fleet)
         # Together, so that what one window costs is not taken from the time that the others have.
-        answers = await asyncio.gather(*(self._read_group(group, window_s, now) for window_s, group in groups.items()))
-        return {key: reading for answer in answers for key, reading in answer.items()}
+        loads, answers = await asyncio.gather(
+            self._read_loads([fleet for fleet in fleets if fleet.sized], now),
+            asyncio.gather(*(self._read_group(group, window_s, now) for window_s, group in groups.items())),
+        )
+        readings = {key: reading for answer in answers for key, reading in answer.items()}
+        for fleet in fleets:
+            load = loads.get(fleet.key)
+            if load is not None:
+                readings[fleet.key] = add_loads(readings[fleet.key], fleet, load.pods, load.left, load.windows)
+        return readings
 
     async def close(self) -> None:
         """Let go of connections."""
@@ -95,30 +109,55 @@ class PrometheusSource:
             self._session = None
 
     async def _read_group(self, fleets: list[FleetQuery], window_s: float, now: float) -> dict[str, FleetReading]:
-        queries = tuple(_all_queries(fleets, window_s))
         try:
-            rows = await self._ask_all(queries, now)
+            rows = await self._ask_all(tuple(tuning_queries(fleets, window_s)), now)
         except SourceError as error:
             return {fleet.key: missing_fleet(fleet, str(error)) for fleet in fleets}
-        return {fleet.key: self._sort(fleet, rows, now) for fleet in fleets}
+        return {fleet.key: assemble(fleet, self._pods(fleet, rows, now, to_pod_metrics)) for fleet in fleets}
 
-    def _sort(self, fleet: FleetQuery, rows: Rows, now: float) -> FleetReading:
-        pods = {
-            pod.name: self._pod(fleet, pod, rows.get((fleet.namespace, pod.name), {}), now) for pod in read_pods(fleet)
+    async def _read_loads(self, fleets: list[FleetQuery], now: float) -> dict[str, _Load]:
+        """The loads of sized fleets, and what is still known of the pods that they had."""
+        self._leavers.note(fleets, now)
+        left = {fleet.key: self._leavers.of(fleet) for fleet in fleets}
+        members = [(f, tuple(pod.name for pod in (*read_pods(f), *left[f.key]))) for f in fleets]
+        fast_s = self._fast_s
+        windows = replace(self._windows, fast_s=fast_s or self._windows.fast_s)
+        try:
+            queries = tuple(load_queries(members, windows.slow_s, fast_s, self._windows))
+            rows = await self._ask_all(queries, now) if queries else {}
+        except SourceError as error:
+            why = Missing(str(error))
+            return {f.key: _Load({pod.name: why for pod in f.pods}, (), windows) for f in fleets}
+        samples = [series[SAMPLES, ""] for series in rows.values() if (SAMPLES, "") in series]
+        self._fast_s = fast_window(samples, fast_s, self._windows)
+        loads = {}
+        for fleet in fleets:
+            gone = [(pod.role, rows.get((fleet.namespace, pod.name))) for pod in left[fleet.key]]
+            seen = [(role, to_pod_load(fleet, series)) for role, series in gone if series]
+            loads[fleet.key] = _Load(self._pods(fleet, rows, now, to_pod_load), seen, windows)
+        return loads
+
+    def _pods(
+        self, fleet: FleetQuery, rows: Rows, now: float, read: Callable[[FleetQuery, Series], T]
+    ) -> dict[str, Reading[T]]:
+        return {
+            pod.name: self._pod(fleet, pod, rows.get((fleet.namespace, pod.name), {}), now, read)
+            for pod in read_pods(fleet)
         }
-        return assemble(fleet, pods)
 
-    def _pod(self, fleet: FleetQuery, pod: PodTarget, series: dict[Key, float], now: float) -> Reading[PodMetrics]:
-        at_s = series.get((_AGE, ""))
+    def _pod(
+        self, fleet: FleetQuery, pod: PodTarget, series: Series, now: float, read: Callable[[FleetQuery, Series], T]
+    ) -> Reading[T]:
+        at_s = series.get((AGE, ""))
         if at_s is None:
             return Missing(
                 f"{self._title} has no {life_sign(fleet)} of pod {fleet.namespace}/{pod.name}: check that it scrapes "
                 f"port {pod.exporter_port} of the fleet's pods and labels the series with namespace and pod"
             )
-        metrics = to_pod_metrics(fleet, series)
-        return Sample(metrics, at_s) if now - at_s <= self._stale_after_s else Stale(metrics, at_s)
+        found = read(fleet, series)
+        return Sample(found, at_s) if now - at_s <= self._stale_after_s else Stale(found, at_s)
 
-    async def _ask_all(self, queries: tuple[_Query, ...], now: float) -> Rows:
+    async def _ask_all(self, queries: tuple[Query, ...], now: float) -> Rows:
         """The rows of all queries, by pod.
 
         Raises:
@@ -143,7 +182,7 @@ class PrometheusSource:
             self._add(rows, query, answer)
         return rows
 
-    async def _ask(self, query: _Query, request: dict[str, Any], now: float) -> list[Any]:
+    async def _ask(self, query: Query, request: dict[str, Any], now: float) -> list[Any]:
         data = {"query": query.expression, "time": f"{now:.3f}", "timeout": f"{self._timeout_s:g}s"}
         try:
             async with self._client().post(self._url, data=data, **request) as response:
@@ -159,7 +198,7 @@ class PrometheusSource:
             ) from None
         return self._vector(query, status, body)
 
-    def _vector(self, query: _Query, status: int, body: bytes) -> list[Any]:
+    def _vector(self, query: Query, status: int, body: bytes) -> list[Any]:
         if len(body) > MAX_ANSWER_BYTES:
             raise SourceError(f"{self._title} answered more than {MAX_ANSWER_BYTES:,} bytes for {query.name}")
         try:
@@ -174,7 +213,7 @@ class PrometheusSource:
             "check its URL and its credentials"
         )
 
-    def _add(self, rows: Rows, query: _Query, answer: list[Any]) -> None:
+    def _add(self, rows: Rows, query: Query, answer: list[Any]) -> None:
         """Put one query's rows into those of their pods; rows of one key (a bound spelt twice) are added."""
         try:
             for row in answer:
@@ -182,7 +221,7 @@ class PrometheusSource:
                 if "namespace" not in labels or "pod" not in labels:
                     continue
                 series = rows[labels["namespace"], labels["pod"]]
-                key = (query.name, _label(labels, query.label))
+                key = (query.name or labels["__name__"], _label(labels, query.label))
                 series[key] = series.get(key, 0.0) + value
         except (ValueError, KeyError, TypeError, IndexError):
             raise SourceError(f"{self._title} answered rows for {query.name} that are no Prometheus vector") from None
@@ -207,59 +246,6 @@ class PrometheusSource:
                 "check the mounted Secret"
             ) from None
         return options
-
-
-def _all_queries(fleets: Sequence[FleetQuery], window_s: float) -> Iterator[_Query]:
-    """What is asked for fleets of one window: the runtime's series, and those of each engine."""
-    runtimes = {names.LENGTHS[fleet.length] for fleet in fleets if fleet.engine is None}
-    if runtimes:
-        yield from _queries(window_s, runtimes)
-    natives: dict[tuple[EngineMetrics, LengthMeasure], list[FleetQuery]] = defaultdict(list)
-    for fleet in fleets:
-        if fleet.engine is not None and read_pods(fleet):
-            natives[fleet.engine, fleet.length].append(fleet)
-    for (engine, length), group in natives.items():
-        yield from _native_queries(engine, length, _matchers(group), window_s)
-
-
-def _native_queries(engine: EngineMetrics, length: LengthMeasure, matchers: str, window_s: float) -> Iterator[_Query]:
-    window = f"[{round(window_s * 1000)}ms]"
-    for spellings in (native_reading.length_names(engine, length), native_reading.wait_names(engine)):
-        if spellings:
-            sums = [f"sum by (namespace, pod, le) (increase({name}{matchers}{window}))" for name in spellings]
-            yield _Query(spellings[0], _first_shown(sums), "le")
-    ages = [f"min by (namespace, pod) (timestamp({name}{matchers}))" for name in native_reading.life_names(engine)]
-    yield _Query(_AGE, _first_shown(ages))
-
-
-def _first_shown(expressions: Sequence[str]) -> str:
-    """Of each pod what the first expression gives that gives anything of it."""
-    return " or on (namespace, pod) ".join(expressions)
-
-
-def _matchers(fleets: Sequence[FleetQuery]) -> str:
-    """The label matchers of the fleets' pods. A name holds nothing but letters, digits, dashes and dots."""
-    namespaces = sorted({fleet.namespace for fleet in fleets})
-    pods = sorted({pod.name for fleet in fleets for pod in read_pods(fleet)})
-    either = ["|".join(found).replace(".", "[.]") for found in (namespaces, pods)]
-    return f'{{namespace=~"{either[0]}",pod=~"{either[1]}"}}'
-
-
-def _queries(window_s: float, lengths: set[str]) -> Iterator[_Query]:
-    window = f"[{round(window_s * 1000)}ms]"
-    for name in sorted(lengths):
-        yield _Query(name, f"sum by (namespace, pod, le) (increase({name}{window}))", "le")
-    long_waits = f'{names.LONG_WAITS}{{lane="{names.LONG_LANE}"}}'
-    yield _Query(names.LONG_WAITS, f"sum by (namespace, pod, le) (increase({long_waits}{window}))", "le")
-    yield _Query(names.WAIT_COUNTS, f"sum by (namespace, pod, lane) (increase({names.WAIT_COUNTS}{window}))", "lane")
-    yield _Query(
-        names.PROMOTION_WAITS, f"sum by (namespace, pod, le) (increase({names.PROMOTION_WAITS}{window}))", "le"
-    )
-    for name in (names.PROMOTIONS, names.DEGRADATIONS):
-        yield _Query(name, f"sum by (namespace, pod) (increase({name}{window}))")
-    yield _Query(names.OLDEST_WAITS, f"max by (namespace, pod, lane) ({names.OLDEST_WAITS})", "lane")
-    yield _Query(names.GENERATION, f"min by (namespace, pod) ({names.GENERATION})")
-    yield _Query(_AGE, f"min by (namespace, pod) (timestamp({names.GENERATION}))")
 
 
 def _label(labels: Mapping[str, str], name: str | None) -> str | float:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from prefleet_operator.adapters import fleet_reading, native_reading
 from prefleet_operator.adapters.fleet_reading import PodMetrics, Series, find_pods
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
+from prefleet_operator.adapters.role_load import missing_loads
 from prefleet_operator.core.observed import Missing, Reading
 
 
 def read_pods(query: FleetQuery) -> tuple[PodTarget, ...]:
-    """The pods that a source has to read: of an engine of its own, those alone whose queue counts."""
-    return query.pods if query.engine is None else tuple(pod for pod in query.pods if pod.prefills)
+    """The pods that a source has to read: of an engine of its own that nobody sizes, those alone whose queue counts."""
+    return query.pods if query.engine is None or query.sized else tuple(pod for pod in query.pods if pod.prefills)
 
 
 def to_pod_metrics(query: FleetQuery, series: Series) -> PodMetrics:
@@ -33,7 +34,7 @@ def assemble(query: FleetQuery, pods: Mapping[str, Reading[PodMetrics]]) -> Flee
 
 def missing_fleet(query: FleetQuery, reason: str) -> FleetReading:
     """A fleet of which nothing is known, for one reason."""
-    return assemble(query, {pod.name: Missing(reason) for pod in query.pods})
+    return missing_loads(assemble(query, {pod.name: Missing(reason) for pod in query.pods}), query, reason)
 
 
 def life_sign(query: FleetQuery) -> str:

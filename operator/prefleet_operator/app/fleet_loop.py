@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, MetricsSource
+from prefleet_operator.adapters.role_load import missing_loads
 from prefleet_operator.api import ConditionType, InvalidSpecError, parse_spec
 from prefleet_operator.app.claims import overlap_of
 from prefleet_operator.app.gather import Cluster, query
@@ -123,10 +124,11 @@ class FleetLoop:
 def silent(asked: FleetQuery, why: str) -> FleetReading:
     """A reading in which everything is missing, for one reason."""
     gap = Missing(why)
-    return FleetReading(
+    reading = FleetReading(
         metrics=FleetMetrics(gap, gap, gap, gap, gap, gap),
         generations={pod.name: gap for pod in asked.pods},
     )
+    return missing_loads(reading, asked, why)
 
 
 def _propagates(policy: PolicyRecord) -> bool:
