@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prefleet_operator.app.main import EXIT_LEADERSHIP_LOST
 
-from tests.support import leader_worker_set
+from tests.support import leader_worker_set, scaled_object
 from tests.support.installation import (
     OPERATOR_NAMESPACE,
     RELEASE,
@@ -363,7 +363,27 @@ def used(lines: list[Json]) -> set[tuple[str, str, str]]:
     return found
 
 
-def test_the_rights_suffice_and_none_is_unused(operator: OperatorProcess, fleet: Fleet, plane: ControlPlane) -> None:
+def autoscaled(actuator: str, least: int) -> Json:
+    return {"autoscaling": {"actuator": actuator, "mixed": {"minReplicas": least, "maxReplicas": 4}}}
+
+
+def actuators_come_and_go(plane: ControlPlane, fleet: Fleet, folder: Path) -> None:
+    """Every actuator sets, or would set, the number of a fleet's pods."""
+    mixed: Json = {"mixed": {"replicas": 1}}
+    source = {"name": "cluster", "type": "Prometheus", "url": "http://127.0.0.1:1"}
+    with scaled_object.served(plane), OperatorProcess(plane, folder, {"metricsSources": [source]}) as process:
+        process.start()
+        fleet.apply(**mixed, **autoscaled("HPA", 1))
+        eventually(lambda: fleet.get("hpa", "chat-mixed"), 20)
+        fleet.apply(**mixed, **autoscaled("KEDA", 1), metricsSource="cluster")
+        eventually(lambda: fleet.get("scaledobject", "chat-mixed"), 20)
+        fleet.apply(**mixed, **autoscaled("Direct", 2))
+        eventually(lambda: replicas(fleet, "mixed") == 2, 20)
+
+
+def test_the_rights_suffice_and_none_is_unused(
+    operator: OperatorProcess, fleet: Fleet, plane: ControlPlane, tmp_path: Path
+) -> None:
     """Everything that the operator ever does, then: what was asked for is what is granted, and nothing was refused."""
     fleet.apply(**PREFILL_DECODE, metricsSource="nowhere")
     fleet.await_condition("MetricsAvailable", "False")
@@ -376,10 +396,16 @@ def test_the_rights_suffice_and_none_is_unused(operator: OperatorProcess, fleet:
     fleet.apply(mixed={"replicas": 1})
     eventually(lambda: "deployment/chat-prefill" not in fleet.children(), 20)
     with leader_worker_set.served(plane):
-        fleet.apply(engine={"type": "VLLM", "version": "0.33.0"}, mixed={"replicas": 2, "nodesPerReplica": 2})
+        groups: Json = {"engine": {"type": "VLLM", "version": "0.33.0"}, "mixed": {"replicas": 2, "nodesPerReplica": 2}}
+        fleet.apply(**groups)
         eventually(lambda: fleet.get("leaderworkerset", "chat-mixed-group"), 30)
+        fleet.apply(**groups, **autoscaled("Direct", 3))
+        eventually(lambda: (fleet.get("leaderworkerset", "chat-mixed-group") or {})["spec"]["replicas"] == 3, 20)
         fleet.apply(mixed={"replicas": 1})
         eventually(lambda: not fleet.get("leaderworkerset", "chat-mixed-group"), 20)
+    operator.stop()
+    actuators_come_and_go(plane, fleet, tmp_path / "other")
+    operator.start()
     granted = rules(plane, f"clusterrole/{OPERATOR_NAMESPACE}-{RELEASE}-fleets", f"role/{RELEASE}-leader")
 
     def unused() -> set[tuple[str, str, str]]:
