@@ -57,7 +57,7 @@ class Pod:
         return total
 
     def _ask(self, method: str, port: int, path: str) -> str | None:
-        """The body of an answer, "" if it is an error; None if nobody listens."""
+        """The body of an answer, "" if there is nothing under that path; None if nobody listens."""
         connection = http.client.HTTPConnection(self._host, port, ANSWER_S, (self._host, 0))
         try:
             connection.request(method, path)
@@ -69,6 +69,8 @@ class Pod:
             raise OSError(f"port {port} broke off its answer: {error!r}") from error
         finally:
             connection.close()
+        if answer.status >= 500:
+            raise OSError(f"port {port} answers {answer.status}")
         return body if answer.status == 200 else ""
 
 

@@ -126,10 +126,6 @@ class Governor(Generic[T]):
         """The port the metrics are served on, None without an exporter."""
         return self._exporter.port if self._exporter is not None else None
 
-    def count_unfinished(self, count: Callable[[], int]) -> None:
-        """How many requests are in the engine, with those whose KV is held for another pod; from any thread."""
-        self._metrics.count_unfinished(count)
-
     def show_load(self, read: Callable[[], EngineLoad]) -> None:
         """Show in the metrics what the engine holds; `read` is called by the exporter's threads."""
         self._metrics.show_load(read)

@@ -93,10 +93,12 @@ class StageSnapshot:
 class EngineLoad:
     """What an engine holds at one moment: sequences that run, and the share of its KV cache in use (0 to 1).
 
+    `unfinished`: all requests in it: those that wait or run, and those whose KV is held for a decode pod.
     And what it could: tokens that its KV cache holds, and tokens that a full step computes.
     """
 
     running: int
+    unfinished: int
     kv_usage: float
     kv_tokens: int
     step_tokens: int
@@ -146,7 +148,6 @@ class RuntimeMetrics(Collector):
         device: Device = UNKNOWN,
     ) -> None:
         self._device = device
-        self._unfinished: Callable[[], int] | None = None
         self._clock = clock
         self._policy = policy
         self._refused = refused
@@ -160,10 +161,6 @@ class RuntimeMetrics(Collector):
         self._load: Callable[[], EngineLoad] | None = None
         self._began_s = time.monotonic()
         registry.register(self)
-
-    def count_unfinished(self, count: Callable[[], int]) -> None:
-        """Tell from now on what `count` says at each scrape; it is called from any thread."""
-        self._unfinished = count
 
     def observe_request(self, facts: RequestFacts) -> None:
         """A new request arrived."""
@@ -205,9 +202,6 @@ class RuntimeMetrics(Collector):
         snapshot = self._snapshot
         yield from _counters(snapshot.counters)
         yield from _gauges(snapshot.lanes, self._clock())
-        if self._unfinished is not None:
-            about = "Requests in the engine, with those finished whose KV is held for a decode pod."
-            yield _gauge("unfinished_requests", about, self._unfinished())
         stage = self._stage
         yield from _stage_counters(stage.counters)
         yield from _step_cost(stage.fit)
@@ -249,6 +243,8 @@ class RuntimeMetrics(Collector):
 
 def _load(load: EngineLoad) -> Iterator[Metric]:
     yield _gauge("running_requests", "Requests whose prefill or decode runs.", load.running)
+    about = "Requests in the engine, with those finished whose KV is held for a decode pod."
+    yield _gauge("unfinished_requests", about, load.unfinished)
     yield _gauge("kv_usage_ratio", "Share of the KV cache in use, 0 to 1.", load.kv_usage)
     yield _gauge("kv_capacity_tokens", "Tokens that the KV cache holds.", load.kv_tokens)
     yield _gauge("step_token_budget", "Most tokens that one step computes.", load.step_tokens)

@@ -16,9 +16,11 @@ import pytest
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, MetricsSource, PodTarget
 from prefleet_operator.adapters.podscrape import PodScrape
 from prefleet_operator.adapters.prometheus import PrometheusSource
+from prefleet_operator.adapters.role_load import Windows, mean_length
 from prefleet_operator.api import LengthMeasure, Role
 from prefleet_operator.core.histogram import quantile_interval
 from prefleet_operator.core.observed import Missing, Sample
+from prefleet_operator.core.sizing.values import RoleLoad
 from prefleet_operator.core.wait_bound import bound_wait
 
 from tests.support.binaries import locate
@@ -29,10 +31,11 @@ from tests.support.plane.prometheus import Prometheus
 
 SCRAPE_S = 0.25
 WINDOW_S = 60.0
+WINDOWS = Windows(slow_s=8.0, fast_s=2.0)
 TIMEOUT_S = 30.0
 SHORT, LONG = 120, 6000
 TURNS = itertools.count()
-ADDRESSES = [f"127.8.{turn}.1" for turn in range(16)]
+ADDRESSES = [f"127.8.{turn}.1" for turn in range(24)]
 
 
 @pytest.fixture(scope="module")
@@ -100,15 +103,15 @@ def kind(request: pytest.FixtureRequest) -> str:
 async def watched(
     request: pytest.FixtureRequest, kind: str, ports: tuple[int, int, int], tmp_path: Path
 ) -> AsyncIterator[Watched]:
-    source: MetricsSource = PodScrape(timeout_s=1.0)
+    source: MetricsSource = PodScrape(timeout_s=1.0, windows=WINDOWS)
     if request.param == "prometheus":
-        source = PrometheusSource("main", request.getfixturevalue("url"), stale_after_s=3.0)
+        source = PrometheusSource("main", request.getfixturevalue("url"), stale_after_s=3.0, windows=WINDOWS)
     case, turn = CASES[kind], next(TURNS)
     with ExitStack() as stack:
         address = ADDRESSES[turn]
         server = stack.enter_context(native_server(tmp_path, case.spec, case.policy, address, ports))
         target = PodTarget(f"pod-{turn}.a", Role.MIXED, address, server.metrics_port)
-        query = FleetQuery("ns", "chat", (target,), WINDOW_S, LengthMeasure.PROMPT, case.metrics)
+        query = FleetQuery("ns", "chat", (target,), WINDOW_S, LengthMeasure.PROMPT, case.metrics, sized=True)
         yield Watched(kind, server, source, query)
     await source.close()
 
@@ -145,6 +148,44 @@ async def test_lengths_and_waits_of_an_engine_of_its_own(watched: Watched) -> No
     assert bound is None or 0.3 <= bound.wait_s <= 30
 
 
+def load(reading: FleetReading) -> RoleLoad:
+    return reading.loads[Role.MIXED]
+
+
+async def test_the_load_of_an_engine_of_its_own(watched: Watched) -> None:
+    await watched.serve(SHORT)
+    await watched.read_until(lambda reading: isinstance(load(reading).arrivals, Sample))
+    await watched.serve(*[LONG] * 5)
+    answered = asyncio.ensure_future(watched.serve(*[LONG] * 400))
+
+    def waits(reading: FleetReading) -> bool:
+        tokens = load(reading).waiting_tokens
+        return isinstance(tokens, Sample) and tokens.value > 0
+
+    reading = await watched.read_until(waits)
+    seen = load(reading)
+    assert isinstance(seen.arrivals, Sample)
+    assert isinstance(seen.waiting, Sample)
+    assert seen.waiting.value >= 1
+    # An engine shows how many wait, and of what length those were that it has answered.
+    assert seen.waiting_tokens.value == pytest.approx(seen.waiting.value * mean_length(seen.arrivals.value))
+    for unshown in (seen.step_cost, seen.step_tokens, seen.generated, seen.kv_tokens, seen.gap_s):
+        assert isinstance(unshown, Missing)
+        assert unshown.reason.startswith("the engine")
+    reading = await watched.read_until(lambda reading: any(pod.busy * pod.waiting > 0 for pod in load(reading).served))
+    (pod,) = load(reading).served
+    assert pod.prefill_tokens > 0
+    assert pod.busy <= 1
+    if watched.kind == "LightLLM":
+        assert load(reading).running == Missing("the engine does not show requests that run")
+        assert load(reading).kv_usage == Missing("the engine does not show how full its KV cache is")
+    else:
+        assert isinstance(load(reading).running, Sample)
+        assert isinstance(load(reading).kv_usage, Sample)
+        assert isinstance(reading.pod_loads[pod.name], Sample)
+    answered.cancel()
+
+
 async def test_an_engine_that_is_gone_is_no_fresh_sample(watched: Watched) -> None:
     await watched.serve(SHORT)
     await watched.read_until(lambda reading: total(reading) >= 0)
@@ -152,3 +193,4 @@ async def test_an_engine_that_is_gone_is_no_fresh_sample(watched: Watched) -> No
     reading = await watched.read_until(lambda reading: total(reading) < 0)
     assert not isinstance(reading.metrics.lengths, Sample)
     assert not isinstance(reading.metrics.waits, Sample)
+    assert not isinstance(load(reading).waiting, Sample)

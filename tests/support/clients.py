@@ -33,6 +33,8 @@ from tests.support.hand_over import HAND_OVER
 
 REQUEST_TIMEOUT_S = 120.0
 SHORTEST_PROMPT = 20
+KEPT_S = 4.0
+"""How long a connection may lie idle: less than a pod goes on to serve after it was told to go, as it has to be."""
 
 
 @dataclass(slots=True)
@@ -110,7 +112,8 @@ class StreamingClients:
         self.stop()
 
     async def _run(self) -> None:
-        connector = aiohttp.TCPConnector(limit=0, force_close=not self._keep_alive)
+        kept = {"keepalive_timeout": KEPT_S} if self._keep_alive else {"force_close": True}
+        connector = aiohttp.TCPConnector(limit=0, **kept)
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         loop = asyncio.get_running_loop()
         began = loop.time()

@@ -7,7 +7,8 @@ from types import TracebackType
 
 from prefleet_runtime.contract import RuntimePolicy
 from prefleet_runtime.queueing import Counters, Dispatch, Lane, LaneGauge, RequestFacts
-from prefleet_runtime.telemetry import QueueSnapshot, RuntimeMetrics
+from prefleet_runtime.stage import Fit, StageCounters, StepWork
+from prefleet_runtime.telemetry import EngineLoad, QueueSnapshot, RuntimeMetrics, StageSnapshot
 from prometheus_client import CollectorRegistry, generate_latest
 
 
@@ -30,6 +31,7 @@ class Exporter:
         policy = RuntimePolicy(generation=generation)
         self._metrics = RuntimeMetrics(self._registry, clock=lambda: 0.0, policy=lambda: policy, refused=lambda: 0)
         self.publish()
+        self.hold()
 
     def publish(
         self, promotions: float = 0, degradations: float = 0, oldest_wait_s: float = 0.0, lane: Lane = Lane.LONG
@@ -44,6 +46,26 @@ class Exporter:
             self._metrics.observe_request(RequestFacts("request", 0.0, length, cached_tokens=length // 4))
         for wait_s in waits_s:
             self._metrics.observe_dispatch(Dispatch("request", lane, wait_s, 1, promoted=lane is Lane.LONG))
+
+    def wait(self, requests: int, tokens: int, lane: Lane = Lane.SHORT) -> None:
+        """Show so many requests of so many tokens that wait in one lane, and nothing in the others."""
+        self._metrics.publish(QueueSnapshot(Counters(), {lane: LaneGauge(requests, tokens, 0.0)}))
+
+    def hold(
+        self, running: int = 0, kv_usage: float = 0.0, kv_tokens: int = 10_000, step_tokens: int = 512, more: int = 0
+    ) -> None:
+        """Show what the engine holds; `more` requests are in it beside those that run."""
+        load = EngineLoad(running, running + more, kv_usage, kv_tokens, step_tokens)
+        self._metrics.show_load(lambda: load)
+
+    def compute(self, prefill_tokens: int, decode_tokens: int, seconds: float) -> None:
+        """Do one step."""
+        self._metrics.observe_step(seconds, prefill_tokens + decode_tokens)
+        self._metrics.observe_work(StepWork(prefill_tokens, decode_tokens), seconds)
+
+    def learn(self, *coefficients: float, samples: int = 500) -> None:
+        """Show a fitted step cost."""
+        self._metrics.publish_stage(StageSnapshot(StageCounters(), Fit(coefficients, (0.0,) * 5, 0.0, samples)))
 
     def answer_with(self, status: int, body: bytes) -> None:
         """Answer this from now on, whatever the metrics are."""

@@ -62,6 +62,7 @@ class PodLedger:
         self._plane = plane
         self._listing = ("-n", namespace, "get", "pods", "-l", f"prefleet.dev/fleet={fleet}", "-o", "json")
         self._alive: frozenset[str] = frozenset()
+        self._looking = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._opener = direct_opener()
@@ -73,12 +74,14 @@ class PodLedger:
 
     def require_once(self, role: str, sent: Iterable[int]) -> None:
         """AssertionError unless each request came to one pod of the role, once."""
+        self._look()
         names = list(sent)
         ended = sum((pod.ended for pod in self.counts.values() if pod.role == role), Counter[int]())
         twice = sorted(name for name, times in ended.items() if times > 1)
         assert not twice, f"{role} did these more than once: {twice}"
         wanted, found = (len(names), sum(names)), self.total(role)
-        assert found == wanted, f"{role}: {wanted} requests and tokens were sent, {found} came: {self.counts}"
+        told = {pod.name: (pod.requests, pod.tokens) for pod in self.counts.values() if pod.role == role}
+        assert found == wanted, f"{role}: {wanted} requests and tokens were sent, {found} came: {told}"
 
     def __enter__(self) -> Self:
         self._list()
@@ -90,7 +93,6 @@ class PodLedger:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        self._look()
 
     def _run(self) -> None:
         listed_s = time.monotonic()
@@ -113,16 +115,19 @@ class PodLedger:
         self._alive = frozenset(pod["metadata"]["uid"] for pod in pods)
 
     def _look(self) -> None:
-        for uid in self._alive:
-            pod = self.counts[uid]
-            try:
-                metrics, recent = self._get(pod, "/metrics"), self._get(pod, "/recent")
-            except OSError:
-                continue  # not up yet, or gone: its last counts stay
-            counts = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line.startswith((_COUNT, _SUM)))
-            ended: list[dict[str, Any]] = json.loads(recent)["requests"]
-            lengths = Counter(int(request["prompt_tokens"]) for request in ended)
-            pod.saw(int(float(counts[_COUNT])), int(float(counts[_SUM])), lengths)
+        with self._looking:
+            for uid in self._alive:
+                self._ask(self.counts[uid])
+
+    def _ask(self, pod: PodCounts) -> None:
+        try:
+            metrics, recent = self._get(pod, "/metrics"), self._get(pod, "/recent")
+        except OSError:
+            return  # not up yet, or gone: its last counts stay
+        counts = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line.startswith((_COUNT, _SUM)))
+        ended: list[dict[str, Any]] = json.loads(recent)["requests"]
+        lengths = Counter(int(request["prompt_tokens"]) for request in ended)
+        pod.saw(int(float(counts[_COUNT])), int(float(counts[_SUM])), lengths)
 
     def _get(self, pod: PodCounts, path: str) -> str:
         with self._opener.open(f"http://{pod.address}:{EXPORTER_PORT}{path}", timeout=2) as answer:

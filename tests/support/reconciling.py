@@ -106,7 +106,8 @@ class MemoryApi:
         live = await self.get(resource, namespace, name)
         self._check(live, patch)
         status = patched(live.get("status") or {}, patch.get("status") or {})
-        answer = copy.deepcopy(self._put(resource.plural, live | {"status": status}))
+        metadata = patched(live["metadata"], {"annotations": patch.get("metadata", {}).get("annotations", {})})
+        answer = copy.deepcopy(self._put(resource.plural, live | {"metadata": metadata, "status": status}))
         self._wrote(f"patch {resource.plural} {name} {subresource}")
         return answer
 

@@ -152,12 +152,17 @@ prefleet_waiting_requests{lane="all"} 7.0
     [
         pytest.param((200, METRICS), 4, id="the gauge"),
         pytest.param((200, "prefleet_waiting_requests 7.0\n"), 0, id="an exporter without the gauge"),
-        pytest.param((500, METRICS), 0, id="an error"),
+        pytest.param((404, METRICS), 0, id="another server"),
     ],
 )
 def test_the_exporters_are_asked_until_none_listens(answers: Any, metrics: tuple[int, str], told: int) -> None:
     exporter = answers({"/metrics": metrics})
     assert Pod(HOST, 1, exporter.port).unfinished() == told
+
+
+def test_an_exporter_that_fails_has_not_said_that_nothing_is_left(answers: Any) -> None:
+    with pytest.raises(OSError, match="answers 500"):
+        Pod(HOST, 1, answers({"/metrics": (500, METRICS)}).port).unfinished()
 
 
 def test_a_pod_without_a_server_or_exporter() -> None:

@@ -54,6 +54,13 @@ def test_short_capacity_says_what_to_do() -> None:
     assert message == "P95 of 80 long waits is 9s; add replicas, or allow more in slo.longQueueWait."
 
 
+def test_short_capacity_of_a_fleet_that_is_sized_says_when_it_grows() -> None:
+    message = judge_capacity(short(Reason.CAPACITY_LIMITED), noisy=False, sized=True).message
+    assert message == (
+        "P95 of 80 long waits is 9s; it grows by itself once that is 90% of slo.longQueueWait, or allow more there."
+    )
+
+
 def test_a_wait_that_the_budget_holds_is_not_called_unknown() -> None:
     verdict = judge_capacity(found(Reason.RESTART_BUDGET_SPENT, "P95 is 9s, but the budget is spent"), noisy=False)
     assert (verdict.status.value, verdict.reason.value) == ("Unknown", "RestartBudgetSpent")

@@ -77,6 +77,7 @@ def test_a_rotated_token_is_read_within_a_minute(tmp_path: Path) -> None:
     assert configuration.api_key["BearerToken"] == "Bearer two"
 
 
+UNKNOWN_FIELD = '{"message": "failed to create typed patch object (ns/a): .spec.b: field not declared in schema"}'
 TERMINATING = json.dumps({"message": "no", "details": {"causes": [{"reason": "NamespaceTerminating"}]}})
 
 
@@ -88,6 +89,8 @@ TERMINATING = json.dumps({"message": "no", "details": {"causes": [{"reason": "Na
         pytest.param(410, "{}", GoneError, id="gone"),
         pytest.param(401, "{}", UnavailableError, id="an expired token is renewed and tried again"),
         pytest.param(429, "{}", UnavailableError, id="too many requests"),
+        pytest.param(500, UNKNOWN_FIELD, RefusedError, id="an apply of a field that this release does not know"),
+        pytest.param(500, '{"message": "etcd"}', UnavailableError, id="a fault of the server's own"),
         pytest.param(503, "not json", UnavailableError, id="a proxy's error page"),
         pytest.param(403, '{"message": "no rights"}', RefusedError, id="forbidden"),
         pytest.param(403, TERMINATING, TerminatingError, id="a namespace that is going"),

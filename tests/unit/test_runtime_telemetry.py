@@ -31,7 +31,7 @@ SERIES = {
     *("held_longs", "decode_only_steps", "starvation_bounds", "stall_limited_steps", "stall_unsure_steps"),
     *("step_cost_seconds", "step_cost_error_seconds", "step_cost_noise_seconds", "step_cost_samples"),
     *("prefill_tokens", "decode_tokens", "decode_gap_seconds", "uptime_seconds"),
-    *("running_requests", "kv_usage_ratio", "kv_capacity_tokens", "step_token_budget"),
+    *("running_requests", "unfinished_requests", "kv_usage_ratio", "kv_capacity_tokens", "step_token_budget"),
     "device_info",
 }
 
@@ -63,7 +63,7 @@ def test_bounds_are_distinct_and_four_to_the_octave(bounds: list[float], low: fl
 
 def test_every_series_of_the_agreement_is_there_from_the_start(scraped: Scraped) -> None:
     scraped.metrics.publish(QueueSnapshot.of(make_queue(SHORT_FIRST)))
-    scraped.metrics.show_load(lambda: EngineLoad(0, 0.0, 1000, 512))
+    scraped.metrics.show_load(lambda: EngineLoad(0, 0, 0.0, 1000, 512))
     families = {family.name for family in text_string_to_metric_families(generate_latest(scraped.registry).decode())}
     assert families == {f"prefleet_{name}" for name in SERIES}
 
@@ -101,12 +101,13 @@ def test_the_time_counts_on_while_the_engine_says_nothing(scraped: Scraped, monk
 
 def test_what_the_engine_holds_is_read_at_the_scrape_and_not_shown_before_it_is_known(scraped: Scraped) -> None:
     assert scraped.value("running_requests") is None
-    held = [EngineLoad(running=3, kv_usage=0.5, kv_tokens=1000, step_tokens=512)]
+    held = [EngineLoad(running=3, unfinished=5, kv_usage=0.5, kv_tokens=1000, step_tokens=512)]
     scraped.metrics.show_load(lambda: held[-1])
     assert scraped.value("running_requests") == 3
+    assert scraped.value("unfinished_requests") == 5
     assert scraped.value("kv_capacity_tokens") == 1000
     assert scraped.value("step_token_budget") == 512
-    held.append(EngineLoad(running=1, kv_usage=0.25, kv_tokens=1000, step_tokens=512))
+    held.append(EngineLoad(running=1, unfinished=2, kv_usage=0.25, kv_tokens=1000, step_tokens=512))
     assert scraped.value("running_requests") == 1
     assert scraped.value("kv_usage_ratio") == 0.25
 

@@ -6,9 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prefleet_operator.api import Condition, ConditionStatus, ConditionType, PrefillPolicyStatus, Role
+from prefleet_operator.api import (
+    AutoscalingSpec,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    PrefillPolicyStatus,
+    Role,
+    RoleBounds,
+)
 from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Reading, Sample, Stale
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.sizing.turn import with_replicas
 from prefleet_operator.core.status import (
     PROPAGATION_S,
     Facts,
@@ -146,6 +155,36 @@ def ready_pods(prefill: int, decode: int) -> tuple[PodView, ...]:
     ],
 )  # fmt: skip
 def test_ready(given: Facts, status: str, reason: str, words: str) -> None:
+    verdict = judge_ready(given)
+    assert (verdict.status.value, verdict.reason.value) == (status, reason)
+    assert words in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("pods", "status", "reason", "words"),
+    [
+        pytest.param(ready_pods(5, 1), "True", "PodsReady", "5 prefill", id="all that it is to have"),
+        pytest.param(
+            ready_pods(2, 1),
+            "True",
+            "Scaling",
+            "Ready pods: 2 of 5 prefill, which is minReplicas or more",
+            id="growing",
+        ),
+        pytest.param(ready_pods(1, 1), "False", "PodsNotReady", "1 of 5 prefill", id="fewer than it must have"),
+        pytest.param(ready_pods(5, 0), "False", "PodsNotReady", "0 of 1 decode", id="a role that is not sized"),
+        pytest.param(
+            (*ready_pods(2, 1), troubled("p7")), "False", "Unschedulable", "no node takes it", id="it cannot grow"
+        ),
+    ],
+)
+def test_a_role_that_is_sized_is_ready_while_it_grows(
+    pods: tuple[PodView, ...], status: str, reason: str, words: str
+) -> None:
+    sized = make_spec().model_copy(
+        update={"autoscaling": AutoscalingSpec(prefill=RoleBounds(min_replicas=2, max_replicas=8))}
+    )
+    given = replace(facts(*pods), spec=with_replicas(sized, {Role.PREFILL: 5}))
     verdict = judge_ready(given)
     assert (verdict.status.value, verdict.reason.value) == (status, reason)
     assert words in verdict.message

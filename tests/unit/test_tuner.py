@@ -392,6 +392,8 @@ def test_wait_limit(long_waits, oldest_s, memory, spec, limit_s, reason, capacit
     assert (decision.long_max_wait_s, decision.wait_finding.reason) == (limit_s, reason)
     assert decision.capacity_limited is capacity_limited
     assert after.long_max_wait_s == limit_s
+    measured = reason in (Reason.WAIT_FROM_LONG_WAITS, Reason.WITHIN_HYSTERESIS, Reason.CAPACITY_LIMITED)
+    assert (decision.normal_wait_s is not None) == (measured or reason is Reason.COOLING_DOWN)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def test_a_bound_proves_no_want_of_capacity():
     decision, _ = decide(seen(BUSY), ASCEND, TUNED, NOW)
     assert decision.long_max_wait_s == 7.2
     assert not decision.capacity_limited
+    assert decision.normal_wait_s is None, "nor may anybody add pods for it"
     assert decision.wait_finding.reason is Reason.WAIT_FROM_LONG_WAITS
     assert "is at most 10s, an upper bound" in decision.wait_finding.message
 

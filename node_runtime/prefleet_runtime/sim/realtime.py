@@ -38,7 +38,6 @@ class RealTimeEngine:
         self._metrics = metrics
         self._wakes: dict[str, asyncio.Event] = {}
         self._work = asyncio.Event()
-        governor.count_unfinished(lambda: engine.unfinished + engine.held)
         governor.show_load(self._load)
 
     def submit(self, requests: Sequence[SimRequest]) -> asyncio.Event:
@@ -104,7 +103,13 @@ class RealTimeEngine:
         """Called by threads of the exporter's: only lengths and numbers are read."""
         engine, limits = self.engine, self.engine.limits
         kv_tokens = limits.blocks * BLOCK_TOKENS
-        return EngineLoad(len(engine.running), engine.used_fraction, kv_tokens, limits.max_num_batched_tokens)
+        return EngineLoad(
+            running=len(engine.running),
+            unfinished=engine.unfinished + engine.held,
+            kv_usage=engine.used_fraction,
+            kv_tokens=kv_tokens,
+            step_tokens=limits.max_num_batched_tokens,
+        )
 
     def _note_end(self, request: SimRequest) -> None:
         self._governor.ended(request.request_id, request.arrival_s, request.prompt_tokens, request.generated)

@@ -52,8 +52,6 @@ class Steps:
         self._began: deque[tuple[SchedulerOutput, StepWork, float]] = deque(maxlen=STEPS_IN_FLIGHT)
         self._last_end_s = 0.0
         self._processed_prefill_tokens = 0
-        # What is held for a decode pod stays in this dictionary, and has left every queue.
-        governor.count_unfinished(scheduler.requests.__len__)
         self._kv_tokens = _kv_tokens(scheduler)
         self._step_tokens = int(scheduler.max_num_scheduled_tokens)  # before any step lowers it
         governor.show_load(self._load)
@@ -110,10 +108,16 @@ class Steps:
         manager.allocate_slots = watched
 
     def _load(self) -> EngineLoad:
-        """Called by threads of the exporter's: the length of a list and a few numbers are read, nothing is walked."""
+        """Called by threads of the exporter's: two lengths and a few numbers are read, nothing is walked."""
         scheduler = self._scheduler
-        usage = float(scheduler.kv_cache_manager.usage)
-        return EngineLoad(len(scheduler.running), usage, self._kv_tokens, self._step_tokens)
+        return EngineLoad(
+            running=len(scheduler.running),
+            # What is held for a decode pod stays among these, and has left every queue.
+            unfinished=len(scheduler.requests),
+            kv_usage=float(scheduler.kv_cache_manager.usage),
+            kv_tokens=self._kv_tokens,
+            step_tokens=self._step_tokens,
+        )
 
     def _mark_deferred(self) -> None:
         newer = hasattr(self._scheduler, "deferred_waiting")

@@ -84,7 +84,10 @@ def _runtime(
             yield Query(fast(name), f"sum by (namespace, pod) (increase({name}{pods}{range_of(fast_s)}))")
     steps = pod_load.STEP_SECONDS
     yield Query(steps, f"avg by (namespace, pod) (increase({steps}{pods}{slow}))")
-    yield Query(WAITED, f"sum by (namespace, pod) (avg_over_time({pod_load.WAITING}{pods}{slow}))")
+    # Of all samples of the pod, not of each lane's own: lanes come and go with the policy.
+    waited = f"sum by (namespace, pod) (sum_over_time({pod_load.WAITING}{pods}{slow}))"
+    scrapes = f"max by (namespace, pod) (count_over_time({GENERATION}{pods}{slow}))"
+    yield Query(WAITED, f"{waited} / {scrapes}")
     added = (*pod_load.LANE_GAUGES, pod_load.RUNNING, pod_load.UNFINISHED, pod_load.KV_TOKENS)
     yield Query("", f"sum by (__name__, namespace, pod, lane) ({_named(added, pods)})", "lane")
     alike = (pod_load.KV_USAGE, pod_load.STEP_TOKENS, pod_load.COST, pod_load.COST_SAMPLES)

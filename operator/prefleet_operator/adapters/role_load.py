@@ -40,6 +40,8 @@ MIN_COST_SAMPLES = 100
 """Fewer steps say too little of five terms."""
 MAX_STEP_S = 60.0
 
+_TOLD = {"waiting": "requests that wait", "running": "requests that run", "kv_usage": "how full its KV cache is"}
+
 NO_COST = "the engine shows no step cost"
 
 T = TypeVar("T")
@@ -136,9 +138,9 @@ class _Role:
             fast_s=self._windows.fast_s,
             arrivals=self._arrivals(lambda pod: pod.lengths),
             recent=self._arrivals(lambda pod: pod.recent),
-            waiting=self._all(self._waiting_name, lambda pod: pod.waiting, sum),
-            running=self._all(self._name("running", pod_load.RUNNING), lambda pod: pod.running, sum),
-            kv_usage=self._all(self._name("kv_usage", pod_load.KV_USAGE), lambda pod: pod.kv_usage, _mean),
+            waiting=self._gauge("waiting", pod_load.WAITING, lambda pod: pod.waiting, sum),
+            running=self._gauge("running", pod_load.RUNNING, lambda pod: pod.running, sum),
+            kv_usage=self._gauge("kv_usage", pod_load.KV_USAGE, lambda pod: pod.kv_usage, _mean),
         )
         return self._native(load) if self._query.engine is not None else self._runtime(load)
 
@@ -168,16 +170,19 @@ class _Role:
             served=self._served(),
         )
 
-    @property
-    def _waiting_name(self) -> str:
-        return self._name("waiting", pod_load.WAITING)
-
-    def _name(self, of_engine: str, of_runtime: str) -> str:
-        """How a sentence names a gauge."""
-        if self._query.engine is None:
-            return of_runtime
-        spellings: tuple[str, ...] = getattr(self._query.engine, of_engine)
-        return spellings[0] if spellings else of_engine
+    def _gauge(
+        self,
+        kind: str,
+        name: str,
+        pick: Callable[[PodLoad], float | None],
+        merge: Callable[[Sequence[float]], float],
+    ) -> Reading[float]:
+        """Of all pods, where their engine shows it; `name` is the runtime's, `kind` the field of an engine's names."""
+        engine = self._query.engine
+        spellings: tuple[str, ...] = (name,) if engine is None else getattr(engine, kind)
+        if not spellings:
+            return Missing(f"the engine does not show {_TOLD[kind]}")
+        return self._all(spellings[0], pick, merge)
 
     def _all(self, name: str, pick: Callable[[PodLoad], T | None], merge: Callable[[Sequence[T]], T]) -> Reading[T]:
         return _total(self._pods, name, pick, merge)

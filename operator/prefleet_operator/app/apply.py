@@ -5,7 +5,8 @@ somebody else has changed a field that is ours (the API server then says that we
 look after a start applies everything once: an apply that changes nothing is no write on the server.
 
 The policy ConfigMap carries the resource version that the decision was made on, so that a generation never
-stands for two contents. Order: actuators that are pruned, the ConfigMap, the other objects, what else is pruned, the
+stands for two contents. Order: what the deletion of pods costs, which counts once there are to be fewer; actuators that
+are pruned, the ConfigMap, the other objects, what else is pruned, the
 counts of pods, and last the pods' annotations, since those make a kubelet read the ConfigMap. An old actuator goes
 first, since two of them on one workload hinder each other, and KEDA refuses to be the second.
 
@@ -40,6 +41,7 @@ from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.records import ChildRecord, PodRecord
 from prefleet_operator.render import (
     ACTUATOR_KINDS,
+    DELETION_COST_ANNOTATION,
     GENERATION_ANNOTATION,
     KEPT_ANNOTATION,
     SCALE_MANAGER,
@@ -65,7 +67,8 @@ class _Applied:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What has to be written for one fleet. `scales`: kind and name of a workload, and the replicas that it gets."""
+    """What has to be written for one fleet. `scales`: kind and name of a workload, and the replicas that it gets.
+    `costs`: by pod, what its deletion costs."""
 
     namespace: str
     fleet: str
@@ -74,9 +77,10 @@ class Changes:
     prunes: tuple[tuple[str, ChildRecord], ...] = ()
     annotate: tuple[str, ...] = ()
     scales: tuple[tuple[str, str, int], ...] = ()
+    costs: tuple[tuple[str, int], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.applies or self.prunes or self.annotate or self.scales)
+        return bool(self.applies or self.prunes or self.annotate or self.scales or self.costs)
 
 
 class Applier:
@@ -95,6 +99,7 @@ class Applier:
         annotate: tuple[str, ...],
         generation: int,
         scales: Mapping[Role, int] | None = None,
+        costs: Mapping[str, int] | None = None,
     ) -> Changes:
         """What differs between `objects` and what is there. `scales`: by role, the replicas of workloads that are
         applied without any; one that does not exist yet gets those it is applied with."""
@@ -114,6 +119,7 @@ class Applier:
             ),
             annotate=annotate,
             scales=tuple(self._scales(objects, scales or {})),
+            costs=tuple((costs or {}).items()),
         )
 
     def _scales(self, objects: Sequence[Object], wanted: Mapping[Role, int]) -> Iterator[tuple[str, str, int]]:
@@ -128,6 +134,8 @@ class Applier:
 
     async def carry_out(self, changes: Changes) -> None:
         """Write. Raises KubeError at the first thing that fails; what was written by then is right and stays."""
+        costs = {pod: {DELETION_COST_ANNOTATION: str(cost)} for pod, cost in changes.costs}
+        await self._annotate(changes.namespace, costs)
         first = [(kind, child) for kind, child in changes.prunes if kind in ACTUATOR_KINDS]
         for kind, child in first:
             await self._prune(kind, child)
@@ -138,8 +146,8 @@ class Applier:
                 await self._prune(kind, child)
         for kind, name, count in changes.scales:
             await self._scale(kind, changes.namespace, name, count)
-        if changes.annotate:
-            await self._annotate(changes)
+        generation = {GENERATION_ANNOTATION: str(changes.generation)}
+        await self._annotate(changes.namespace, dict.fromkeys(changes.annotate, generation))
 
     def forget(self, namespace: str, fleet: str) -> None:
         """Drop the memory of a fleet that is gone."""
@@ -222,19 +230,20 @@ class Applier:
             self._cluster.children[kind].remove(identity)
         self._applied.pop((kind, identity.namespace, identity.name), None)
 
-    async def _annotate(self, changes: Changes) -> None:
+    async def _annotate(self, namespace: str, pods: Mapping[str, Mapping[str, str]]) -> None:
+        """Annotations by pod; one that is gone needs none."""
         gate = asyncio.Semaphore(PARALLEL_ANNOTATIONS)
-        patch = {"metadata": {"annotations": {GENERATION_ANNOTATION: str(changes.generation)}}}
 
         async def annotate(pod: str) -> None:
+            patch = {"metadata": {"annotations": dict(pods[pod])}}
             async with gate:
                 try:
-                    answer = await self._kube.merge_patch(PODS, changes.namespace, pod, patch)
+                    answer = await self._kube.merge_patch(PODS, namespace, pod, patch)
                 except NotFoundError:
                     return
                 self._cluster.pods.put(PodRecord.of(answer))
 
-        results = await asyncio.gather(*map(annotate, changes.annotate), return_exceptions=True)
+        results = await asyncio.gather(*map(annotate, pods), return_exceptions=True)
         for failure in results:
             if failure is not None:
                 raise failure

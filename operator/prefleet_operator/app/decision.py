@@ -6,16 +6,19 @@ The operator carries it out; `prefleet diff` shows it. Asks nobody and writes no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster, gather, live_config_map
 from prefleet_operator.app.policies import PolicyRecord
+from prefleet_operator.app.rollouts import count_roles
+from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles
 from prefleet_operator.core.differences import Difference
 from prefleet_operator.core.plan import Plan, make_plan
-from prefleet_operator.core.restarts import Outdated, Restart, outdated_sentence, say_outdated
+from prefleet_operator.core.restarts import Outdated, Restart, outdated_sentence, say_outdated, say_rollout
+from prefleet_operator.core.rollout import next_gates, tell_rollout
 from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.render import (
     ROUTER,
@@ -29,6 +32,7 @@ from prefleet_operator.render import (
     render_fleet,
     router_object_name,
     settle_revisions,
+    with_gates,
 )
 
 
@@ -45,12 +49,13 @@ class Installation:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The plan, the objects in the order in which they are applied, the roles of which pods are replaced, and the
-    sentence of those whose pods wait for an upgrade, "" if none do."""
+    sentence of those whose pods wait for an upgrade, "" if none do. `costs`: by pod, what its deletion is to cost."""
 
     plan: Plan
     objects: tuple[Object, ...]
     restarts: tuple[Restart, ...]
     waits: str = ""
+    costs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def sizes(self) -> Mapping[Role, int]:
@@ -84,19 +89,41 @@ def decide(
         record = cluster.children[kind].get(policy.namespace, name)
         return None if record is None or record.identity.fleet != policy.name else record.revision
 
+    def undigested(kind: str, name: str) -> bool:
+        record = cluster.children[kind].get(policy.namespace, name)
+        return record is not None and record.identity.fleet == policy.name and not record.template
+
     release = installation.release
-    objects, workloads = settle_revisions(rendered, spec, plan.policy, release, policy.upgrade, remembered)
+    objects, workloads = settle_revisions(rendered, spec, plan.policy, release, policy.upgrade, remembered, undigested)
     outdated = [Outdated(each.role, each.now.release, each.outdated) for each in workloads]
     waits = outdated_sentence(outdated, release, UPGRADE_ANNOTATION)
+    pods = count_roles(policy, spec, cluster, workloads)
+    gates = next_gates(pods)
     return Decision(
-        plan=say_outdated(plan, policy.status, waits),
+        plan=say_rollout(say_outdated(plan, policy.status, waits), tell_rollout(pods, gates)),
         waits=waits,
-        objects=tuple(release_replicas(objects, _counted(policy, spec, cluster, objects))),
+        objects=tuple(with_gates(release_replicas(objects, _counted(policy, spec, cluster, objects)), gates, pods)),
         restarts=tuple(
             Restart(each.role, _count_pods(policy, cluster, each.role), _changes(policy, cluster, each))
             for each in workloads
         ),
+        costs=_costs(policy, plan, cluster, reading),
     )
+
+
+def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetReading) -> Mapping[str, int]:
+    """What the pods of roles that shall become smaller say of themselves first, whoever makes them smaller."""
+    asked = {role: spec.replicas for role, spec in plan.spec.roles().items()}
+    if plan.sizing is not None:
+        asked |= {role: size.desired for role, size in plan.sizing.sizes.items()}
+    deployments = cluster.children["Deployment"].of(*policy.key)
+    live = {each.role: each.wanted_pods for each in deployments if each.role is not None and each.ours}
+    pods = (
+        CostedPod(pod.identity.name, pod.role, pod.deletion_cost)
+        for pod in cluster.made_pods(*policy.key)
+        if pod.role is not None and not pod.terminating
+    )
+    return deletion_costs(pods, reading.pod_loads, falling_roles(asked, live))
 
 
 def _counted(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, objects: Sequence[Object]) -> set[Role]:

@@ -182,6 +182,7 @@ class Operator:
     def _observe(self, seconds: float) -> None:
         self._telemetry.observe_loop(seconds)
         self.attachments.keep({policy.key for policy in self.policies})
+        self.sizings.keep({policy.uid for policy in self.policies})
         self.turned_at = time.monotonic()
 
     def _watch_pods(

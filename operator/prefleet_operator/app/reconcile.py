@@ -236,8 +236,9 @@ class Reconciler:
         plan, objects = decision.plan, decision.objects
         self._sizings.put(policy.uid, plan.sizing)
         self._refuse_unserved(objects)
+        generation = plan.policy.generation
         changes = self._applier.changes(
-            policy.namespace, policy.name, objects, plan.annotate, plan.policy.generation, decision.sizes
+            policy.namespace, policy.name, objects, plan.annotate, generation, decision.sizes, decision.costs
         )
         config_map = live_config_map_name(policy.name, spec)
         return Attempt(policy, plan.status, changes, plan, config_map, restart_events(decision.restarts))

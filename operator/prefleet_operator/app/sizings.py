@@ -6,7 +6,7 @@ last decided, also while a decision holds for want of metrics, until the policy 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from prefleet_operator.app.policies import PolicyIndex
 from prefleet_operator.core.sizing.state import SizingState
@@ -29,13 +29,15 @@ class Sizings:
         else:
             self._by_uid[uid] = state
 
+    def keep(self, uids: Container[str]) -> None:
+        """Drop the states of all fleets but these."""
+        self._by_uid = {uid: state for uid, state in self._by_uid.items() if uid in uids}
+
     def published(self, policies: PolicyIndex) -> Mapping[tuple[str, str, str], int]:
-        """The number that each sized role of a policy is to have, by namespace, policy and role; others are
-        forgotten."""
-        self._by_uid = {policy.uid: self._by_uid[policy.uid] for policy in policies if policy.uid in self._by_uid}
+        """The number that each sized role of a policy is to have, by namespace, policy and role."""
         return {
             (policy.namespace, policy.name, role.value): count
             for policy in policies
-            if policy.uid in self._by_uid
-            for role, count in self._by_uid[policy.uid].wanted.items()
+            if (state := self.of(policy.uid)) is not None
+            for role, count in state.wanted.items()
         }

@@ -67,6 +67,7 @@ class Reason(StrEnum):
     # Pods.
     PODS_READY = "PodsReady"
     PODS_NOT_READY = "PodsNotReady"
+    SCALING = "Scaling"
     ROLLOUT_STUCK = "RolloutStuck"
     NO_PODS_WANTED = "NoPodsWanted"
     NO_READY_PODS = "NoReadyPods"

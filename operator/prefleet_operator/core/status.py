@@ -109,9 +109,13 @@ def reports(pod: PodView, generation: int) -> bool:
 
 
 def judge_ready(facts: Facts) -> Verdict:
-    """Ready: every role, and the router if there is one, has the ready pods that the spec asks for."""
+    """Ready: every role, and the router if there is one, has the ready pods that the spec asks for.
+
+    A role that is sized is ready with its minReplicas: that it grows is no fault, however long its pods load.
+    """
     wanted = {role: spec.replicas for role, spec in facts.spec.roles().items()}
-    ready = count_ready(wanted, facts.pods, facts.stuck, facts.refused)
+    least = {role: bounds.min_replicas for role, bounds in facts.spec.sized_roles().items()}
+    ready = count_ready(wanted, facts.pods, facts.stuck, facts.refused, least)
     if ready.status is not TRUE or facts.spec.router.type is RouterType.NONE:
         return ready
     router = replace(facts.router or RouterView(), wanted=facts.spec.router.replicas)
@@ -119,9 +123,14 @@ def judge_ready(facts: Facts) -> Verdict:
 
 
 def count_ready(
-    wanted: Mapping[Role, int], pods: Sequence[PodView], stuck: Mapping[Role, str], denied: Mapping[Role, str]
+    wanted: Mapping[Role, int],
+    pods: Sequence[PodView],
+    stuck: Mapping[Role, str],
+    denied: Mapping[Role, str],
+    least: Mapping[Role, int] | None = None,
 ) -> Verdict:
-    """Ready, for so many wanted pods by role. What the cluster or a pod itself says of the fault comes first."""
+    """Ready, for so many wanted pods by role. What the cluster or a pod itself says of the fault comes first. `least`:
+    by role, how many do while others start."""
     there = [pod for pod in pods if pod.role in wanted and not pod.terminating]
     ready = {role: min(sum(pod.ready and pod.role is role for pod in there), wanted[role]) for role in wanted}
     missing = [role for role in wanted if ready[role] < wanted[role]]
@@ -144,6 +153,8 @@ def count_ready(
             f"{ready[held]} of {wanted[held]} pods serve: look at the events and logs of those that are not ready."
         )
         return _ready(FALSE, Reason.ROLLOUT_STUCK, message)
+    if missing and all(ready[role] >= (least or {}).get(role, wanted[role]) for role in missing):
+        return _ready(TRUE, Reason.SCALING, f"{counts}, which is minReplicas or more; the others start.")
     if missing:
         return _ready(FALSE, Reason.PODS_NOT_READY, f"{counts}; a pod is ready once its engine has loaded its model.")
     if troubled:

@@ -15,7 +15,7 @@ a user changes: pins, and a lower SLO, which cuts the wait limit at once. A tune
 
 from __future__ import annotations
 
-from prefleet_operator.api import PrefillPolicySpec, SizingStatus
+from prefleet_operator.api import PrefillPolicySpec, Role, SizingStatus
 from prefleet_operator.core.held_moves import hold_moves
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.arbiter import Act, WaitsMemory
@@ -45,6 +45,8 @@ def decide_together(
         first = _sets_first_value(moves, before)
         known = state.memory.waits
         state = sizer.decide(state, None if first else wait_signal(decision, spec, unfit=bool(moves)))
+        if not _grew(state):
+            state = state.with_waits(known)
         waits = state.memory.waits
         if moves and waits.act is Act.SCALE and waits != known:
             decision, after = _hold(spec, waits, before, decision, after)
@@ -60,6 +62,11 @@ def tuner_moves(decision: TuningDecision) -> frozenset[str]:
 
 def _acted(act: Act, memory: WaitsMemory, spec: PrefillPolicySpec, now: float) -> bool:
     return memory.act is act and memory.at_s is not None and now - memory.at_s < spec.tuning.cooldown_s
+
+
+def _grew(state: SizingState) -> bool:
+    """Whether a role whose queue is waited in has more pods now; bounds and accelerators may have taken them back."""
+    return any(size.desired > state.before[role] for role, size in state.sizes.items() if role is not Role.DECODE)
 
 
 def _sets_first_value(moves: frozenset[str], before: TunerMemory) -> bool:

@@ -13,11 +13,15 @@ ROLE_LABEL = f"{GROUP}/role"
 GENERATION_ANNOTATION = f"{GROUP}/policy-generation"
 """On pods: set by the operator after a change, so that the kubelet refreshes the policy volume at once.
 On the policy ConfigMap: the generation that its files carry."""
+DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
+"""On pods: Kubernetes' own. Of pods of which some have to go, those go first whose number is lowest."""
 KEPT_ANNOTATION = f"{GROUP}/kept"
 """On a policy ConfigMap that pods of others mount: whose it is, and that it outlives its policy."""
 
 REVISION_ANNOTATION = f"{GROUP}/revision"
 """On a workload: what its pods were made of, and by which release (revision.py)."""
+TEMPLATE_ANNOTATION = f"{GROUP}/template"
+"""On the pods of a role: a digest of the template that they were made of, which tells new ones from old."""
 UPGRADE_ANNOTATION = f"{GROUP}/upgrade"
 """On a PrefillPolicy: another value asks for pods as the present release renders them."""
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prefleet_operator.api import Actuator, PrefillPolicySpec, Role, SizingStatus
-from prefleet_operator.core.observed import PodView
+from prefleet_operator.core.observed import Missing, PodView
 from prefleet_operator.core.sizing.arbiter import WaitSignal
 from prefleet_operator.core.sizing.decide import decide_size
 from prefleet_operator.core.sizing.inputs import rules_of, signals_of
@@ -25,6 +25,10 @@ from prefleet_operator.core.sizing.state import SizingState, recall_state
 from prefleet_operator.core.sizing.values import RoleLoad, SizingInputs
 
 PACE_S = 15.0
+
+_NOBODY = Missing("no pod of the role is ready, so there is nothing to read.")
+_UNREAD = RoleLoad(arrivals=_NOBODY, waiting_tokens=_NOBODY, running=_NOBODY, kv_usage=_NOBODY)
+"""Of a role that the metrics source leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Sizer:
         """A new decision, and all that is known after it."""
         before = {role: self._start(role, state) for role in self.spec.sized_roles()}
         signals = {
-            role: signals_of(role, replicas, self.pods, self.view.loads.get(role, RoleLoad()), self.now)
+            role: signals_of(role, replicas, self.pods, self.view.loads.get(role, _UNREAD), self.now)
             for role, replicas in before.items()
         }
         inputs = SizingInputs(signals, rules_of(self.spec), waits)

@@ -1,0 +1,327 @@
+"""Reconciling a fleet that is autoscaled: from a reading to the replicas, the status, the conditions and the metric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prefleet_operator.adapters.kube import Object, UnavailableError
+from prefleet_operator.adapters.metrics_source import FleetReading
+from prefleet_operator.api import Role, parse_spec
+from prefleet_operator.app.gather import Cluster, query
+from prefleet_operator.app.policies import PolicyIndex
+from prefleet_operator.app.telemetry import Telemetry
+from prefleet_operator.app.workqueue import WorkFailedError
+from prefleet_operator.core.observed import Missing
+from prefleet_operator.core.sizing.turn import PACE_S
+from prefleet_operator.core.sizing.values import RoleLoad
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.support.loads import load_of
+from tests.support.reconciling import NOW, Killed
+from tests.unit.test_hand_over import ScaledWorld, running
+
+SIZED: dict[str, Any] = {"prefill": {"minReplicas": 1, "maxReplicas": 6}}
+POLICY = ("prefillpolicies", "chat")
+
+
+class Loaded:
+    """A fleet of four prefill pods, autoscaled, under a load; the world's time begins with a decision due."""
+
+    def __init__(self, world: ScaledWorld) -> None:
+        self.world = world
+
+    async def feel(self, work: float | None, after_s: float = PACE_S) -> list[str]:
+        """So much work a second, or no metrics at all; what the turns write in which all settles."""
+        world = self.world
+        world.now += after_s
+        gone = RoleLoad(arrivals=Missing("Prometheus did not answer."))
+        loads = {Role.PREFILL: gone if work is None else load_of(work, world.now)}
+        world.readings.put("uid-chat", FleetReading(loads=loads), world.now)
+        written: list[str] = []
+        while more := await world.turn():
+            written += more
+            world.rewatch()
+        return written
+
+    @property
+    def pods(self) -> int:
+        return self.world.count("prefill")
+
+    @property
+    def status(self) -> Object:
+        found: Object = self.world.api.objects[POLICY]["status"]
+        return found
+
+    @property
+    def size(self) -> Object:
+        (size,) = self.status["autoscaling"]["roles"]
+        assert isinstance(size, dict)
+        return size
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        found = next(each for each in self.status["conditions"] if each["type"] == kind)
+        return found["status"], found["reason"], found["message"]
+
+    def published(self) -> dict[str, float]:
+        """What the operator's exporter shows, by policy and role."""
+        telemetry = Telemetry(CollectorRegistry())
+        telemetry.show_sizes(lambda: self.world.sizings.published(self.world.policies))
+        lines = generate_latest(telemetry.registry).decode().splitlines()
+        shown = [line.split() for line in lines if line.startswith("prefleet_desired_replicas{")]
+        return {series.removeprefix("prefleet_desired_replicas"): float(value) for series, value in shown}
+
+
+async def loaded(**autoscaling: Any) -> Loaded:
+    return Loaded(await running(autoscaling=SIZED | autoscaling))
+
+
+async def test_a_rise_is_followed_and_said_once_with_its_numbers() -> None:
+    fleet = await loaded()
+    assert (
+        await fleet.feel(5.3)
+        == [
+            "scale chat-prefill to 6",
+            "patch prefillpolicies chat status",
+            "event Scaled",
+            "event ScalingActive",
+        ]
+        or fleet.pods == 6
+    )
+    assert (fleet.size["desired"], fleet.size["reason"]) == (6, "Demand")
+    assert fleet.size["numbers"]["workPerSecond"] == pytest.approx(5.3, rel=0.1)
+    assert fleet.condition("ScalingActive")[:2] == ("True", "Demand")
+    assert fleet.world.api.writes.count("event Scaled") == 1
+
+
+async def test_numbers_that_decide_nothing_are_not_written() -> None:
+    fleet = await loaded()
+    await fleet.feel(5.3)
+    assert [await fleet.feel(work) for work in (5.32, 5.28, 5.31)] == [[], [], []]
+
+
+async def test_a_fall_is_followed_after_the_window_and_not_below_the_need() -> None:
+    fleet = await loaded()
+    seen = set()
+    for _ in range(60):
+        await fleet.feel(1.5)
+        seen.add(fleet.pods)
+    assert fleet.pods in (2, 3)
+    assert seen == {4, 3, fleet.pods}
+    assert fleet.world.now - NOW == 60 * PACE_S
+
+
+async def test_it_does_not_matter_how_often_a_turn_comes() -> None:
+    """Damping allows twice as many each time: turns in between must not add to that."""
+    calm, hasty = await loaded(prefill={"maxReplicas": 60}), await loaded(prefill={"maxReplicas": 60})
+    for _ in range(3):
+        await calm.feel(50)
+        for _ in range(15):
+            await hasty.feel(50, after_s=PACE_S / 15)
+        assert hasty.pods == calm.pods
+        assert hasty.size["numbers"] == calm.size["numbers"]
+
+
+async def test_a_number_that_somebody_sets_is_where_the_next_decision_starts() -> None:
+    fleet = await loaded()
+    await fleet.feel(3)
+    fleet.world.api.scale("deployments", "chat-prefill", 6)
+    fleet.world.rewatch()
+    await fleet.feel(3, after_s=1)
+    assert fleet.pods == 6
+    await fleet.feel(3)
+    assert (fleet.pods, fleet.size["desired"], fleet.size["reason"]) == (6, 6, "Stabilising")
+
+
+async def test_without_metrics_the_number_holds_and_goes_on_being_published() -> None:
+    fleet = await loaded()
+    await fleet.feel(5.3)
+    published = fleet.published()
+    await fleet.feel(None)
+    assert fleet.pods == 6
+    assert fleet.published() == published == {'{namespace="ns",policy="chat",role="prefill"}': 6.0}
+    status, reason, message = fleet.condition("ScalingActive")
+    assert (status, reason) == ("Unknown", "MetricsMissing")
+    assert message == "6 prefill pods stay: lengths of arriving requests: Prometheus did not answer."
+
+
+async def test_what_is_needed_beyond_a_bound_is_said_with_what_to_raise() -> None:
+    fleet = await loaded()
+    await fleet.feel(9)
+    assert fleet.pods == 6
+    status, reason, message = fleet.condition("CapacityLimited")
+    assert (status, reason) == ("True", "AtMaxReplicas")
+    assert "may have 6: raise spec.autoscaling.prefill.maxReplicas, or lower the load." in message
+    await fleet.feel(2)
+    assert fleet.condition("CapacityLimited")[0] != "True"
+
+
+async def test_accelerators_that_are_spent_are_said_with_what_to_raise() -> None:
+    world = await running(
+        prefill={"replicas": 4, "accelerator": {"resource": "nvidia.com/gpu", "count": 2}},
+        decode={"replicas": 1, "accelerator": {"resource": "nvidia.com/gpu", "count": 2}},
+        autoscaling=SIZED | {"maxAccelerators": 12},
+    )
+    fleet = Loaded(world)
+    await fleet.feel(5.3)
+    assert fleet.pods == 5
+    status, reason, message = fleet.condition("CapacityLimited")
+    assert (status, reason) == ("True", "QuotaExhausted")
+    assert "pods of 2 accelerators each and has 5, since spec.autoscaling.maxAccelerators is 12: raise it" in message
+
+
+@pytest.mark.parametrize("actuator", ["HPA", "KEDA"])
+async def test_where_another_controller_scales_the_operator_only_says_the_number(actuator: str) -> None:
+    fleet = Loaded(await running(autoscaling=SIZED | {"actuator": actuator}, metricsSource="cluster"))
+    assert not any(write.startswith("scale") for write in await fleet.feel(5.3))
+    assert (fleet.pods, fleet.size["desired"]) == (4, 6)
+    assert list(fleet.published().values()) == [6.0]
+    (role,) = [each for each in fleet.status["roles"] if each["name"] == "prefill"]
+    assert role["desired"] == 4, "the live number counts until the other controller has moved it"
+    await fleet.feel(None)
+    assert list(fleet.published().values()) == [6.0], "what is wanted does not fall back to what was reached"
+
+
+async def test_before_the_first_decision_the_live_number_is_published() -> None:
+    fleet = Loaded(await running(autoscaling=SIZED | {"actuator": "HPA"}))
+    assert list(fleet.published().values()) == [4.0]
+    assert fleet.condition("ScalingActive")[2] == (
+        "4 prefill pods stay: lengths of arriving requests: no pod of the role is ready, so there is nothing to read."
+    )
+
+
+async def test_the_loads_of_fleets_that_are_sized_are_asked_for_and_of_no_others() -> None:
+    fleet = await loaded()
+    for autoscaling, sized in ((SIZED, True), (None, False)):
+        fleet.world.change(autoscaling=autoscaling)
+        (policy,) = fleet.world.policies
+        assert query(policy, parse_spec(policy.spec), fleet.world.cluster).sized is sized
+
+
+async def test_a_role_that_goes_from_one_node_to_several_keeps_its_number() -> None:
+    """Its new workload begins with what the old one has now, not with what the spec once said."""
+    fleet = Loaded(await running(engine={"type": "VLLM", "version": "0.33.0"}, autoscaling=SIZED))
+    await fleet.feel(5.3)
+    fleet.world.change(prefill={"replicas": 1, "nodesPerReplica": 2})
+    await fleet.feel(5.3, after_s=1)
+    groups = fleet.world.api.objects[("leaderworkersets", "chat-prefill-group")]
+    assert groups["spec"]["replicas"] == 6
+    assert ("deployments", "chat-prefill") not in fleet.world.api.objects
+
+
+async def test_of_policies_that_are_gone_nothing_is_kept() -> None:
+    fleet = await loaded()
+    fleet.world.sizings.keep({"uid-chat"})
+    assert fleet.world.sizings.of("uid-chat") is not None
+    fleet.world.sizings.keep(set())
+    assert fleet.world.sizings.of("uid-chat") is None
+
+
+@pytest.mark.parametrize("end", ["autoscaling is taken away", "the policy is deleted"])
+async def test_the_metric_goes_with_its_reason(end: str) -> None:
+    fleet = await loaded()
+    await fleet.feel(5.3)
+    assert fleet.published()
+    if end == "the policy is deleted":
+        fleet.world.policies.drop(("ns", "chat"), "uid-chat")
+    else:
+        fleet.world.change(autoscaling=None)
+        await fleet.feel(5.3)
+        assert "autoscaling" not in fleet.status
+        assert "ScalingActive" not in {each["type"] for each in fleet.status["conditions"]}
+    assert fleet.published() == {}
+
+
+async def test_a_restart_goes_on_where_it_was() -> None:
+    """What was seen of the window is not forgotten, so a fall goes on at once where another process left it."""
+    fleet = await loaded()
+    for _ in range(41):
+        await fleet.feel(2.4)
+    assert fleet.pods == 3
+    before = fleet.status
+    fleet.world.restart()
+    await fleet.feel(2.4)
+    assert fleet.status["autoscaling"]["roles"] == before["autoscaling"]["roles"]
+    memory = fleet.world.sizings.of("uid-chat")
+    assert memory is not None
+    assert memory.memory.roles[Role.PREFILL].fell_at_s is not None
+
+
+GARBAGE: dict[str, Any] = {
+    "nothing is left": None,
+    "a state of another version": {"stateVersion": 7, "actuator": "Direct", "memory": {"roles": {"prefill": {}}}},
+    "a memory that is none": {"stateVersion": 1, "actuator": "Direct", "memory": {"roles": [1, 2]}},
+    "a fall that is yet to come": {
+        "stateVersion": 1,
+        "actuator": "Direct",
+        "memory": {
+            "roles": {
+                "prefill": {
+                    "needs": [], "demands": [], "capacity": None, "tokenCapacity": None, "fellAt": int(NOW) + 10**6
+                }
+            }
+        },
+    },
+    "marks that are words": {
+        "stateVersion": 1,
+        "actuator": "Direct",
+        "memory": {
+            "roles": {
+                "prefill": {
+                    "needs": [["a", None]], "demands": 3, "capacity": {}, "tokenCapacity": None, "fellAt": "now"
+                }
+            }
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", GARBAGE.values(), ids=GARBAGE.keys())
+async def test_what_anybody_writes_into_the_status_holds_the_live_number(written: Object | None) -> None:
+    fleet = await loaded()
+    for _ in range(60):
+        await fleet.feel(1.5)
+    pods = fleet.pods
+    policy = fleet.world.api.objects[POLICY]
+    policy["status"] = {key: value for key, value in policy["status"].items() if key != "autoscaling"}
+    if written is not None:
+        policy["status"]["autoscaling"] = written
+    fleet.world.api._put("prefillpolicies", policy)
+    fleet.world.watch()
+    fleet.world.restart()
+    await fleet.feel(0.1)
+    assert fleet.pods == pods, "nothing shrinks before a whole window is known again"
+    assert fleet.condition("Accepted")[0] == "True"
+    assert fleet.size["desired"] == pods
+
+
+async def test_a_kill_at_any_write_of_a_move_ends_the_same() -> None:
+    number, ended = 1, False
+    while not ended:
+        fleet = await loaded()
+        world = fleet.world
+        world.api.fault = (number, Killed())
+        try:
+            await fleet.feel(5.3)
+            ended = True
+        except Killed:
+            world.api.fault = None
+            world.cluster, world.policies = Cluster(), PolicyIndex()
+            world.restart()
+            world.rewatch()
+            await fleet.feel(5.3, after_s=1)
+        assert (fleet.pods, fleet.size["desired"]) == (6, 6), f"killed at write {number}"
+        assert await fleet.feel(5.3) == []
+        number += 1
+    assert number > 3
+
+
+async def test_a_scale_whose_answer_is_lost_is_not_promised_and_done_by_the_next_turn() -> None:
+    fleet = await loaded()
+    fleet.world.api.fault = (len(fleet.world.api.writes) + 1, UnavailableError("timed out"))
+    with pytest.raises(WorkFailedError):
+        await fleet.feel(5.3)
+    assert fleet.size["desired"] == 4
+    await fleet.feel(5.3, after_s=1)
+    assert (fleet.pods, fleet.size["desired"]) == (6, 6)
+    assert fleet.world.api.writes.count("event Scaled") == 1
