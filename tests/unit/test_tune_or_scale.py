@@ -7,11 +7,11 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from prefleet_operator.api import PrefillPolicySpec, Role, SchedulingPolicy, parse_spec
+from prefleet_operator.api import Actuator, PrefillPolicySpec, Role, SchedulingPolicy, parse_spec
 from prefleet_operator.core.observed import Sample
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.arbiter import Act, WaitsMemory
-from prefleet_operator.core.sizing.state import SizingState, recall_state
+from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.core.sizing.turn import PACE_S, Sizer, SizingView
 from prefleet_operator.core.tune_or_scale import decide_together
 from prefleet_operator.core.tuning import Finding, TunerMemory, TuningDecision, TuningMove
@@ -80,7 +80,7 @@ def turn(
     state: SizingState | None = None,
 ) -> Turn:
     spec = fleet(most)
-    known = state or recall_state(None, Sizer(spec, 1, SizingView(), (), now).actuator, now)
+    known = state or SizingState(Actuator.DIRECT)
     if acted is not None:
         known = known.with_waits(acted)
     view = SizingView({Role.PREFILL: 3}, {Role.PREFILL: replace(LOAD, waiting_tokens=Sample(0.0, now))}, known)

@@ -62,7 +62,9 @@ class Sizer:
 
     def recall(self, status: SizingStatus | None) -> SizingState:
         """The state that the turn begins with."""
-        return self.view.state or recall_state(status, self.actuator, self.now)
+        if self.view.state is not None:
+            return self.view.state
+        return recall_state(status, self.actuator, rules_of(self.spec).down_window_s, self.now)
 
     def is_due(self, state: SizingState) -> bool:
         """Whether it is time to decide anew."""
