@@ -13,13 +13,14 @@ SGLANG ?=
 ARGS ?=
 KEEP ?=
 
-.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm test-compat lint demo bench-queueing bench-vllm bench-replay bench-advice bench-agreement bench-sizing crds lock clean
+.PHONY: help setup tools vllm-env test test-fast test-controlplane test-vllm test-compat test-keda lint demo bench-queueing bench-vllm bench-replay bench-advice bench-agreement bench-sizing crds lock clean
 
 help:
 	@echo "make demo [POLICY=...] [ENGINE=vllm] [TRACE=file] [KEEP=1]"
 	@echo "                                               the whole path on this machine"
 	@echo "make test                                      every test (unit, conformance, control plane, real vLLM)"
 	@echo "make test-compat                               the scheduler under every vLLM release that is supported"
+	@echo "make test-keda                                 autoscaling by the real KEDA, which is built first"
 	@echo "make bench-queueing [SGLANG=folder]            what each queue policy costs, beside vLLM's and SGLang's own"
 	@echo "make bench-vllm [ARGS=...]                     what each policy does to users, inside the real vLLM"
 	@echo "make bench-replay                              how fast a trace is replayed on one core, and in how much memory"
@@ -58,6 +59,11 @@ test-fast: setup
 
 test-controlplane: tools
 	$(BIN)/python -m tests.support.by_file tests/controlplane
+
+# KEDA's operator and adapter are built once into the user's cache (6 minutes on two cores), for this alone.
+test-keda: tools
+	@$(BIN)/python -m tests.support.binaries keda-operator keda-adapter
+	$(BIN)/python -m pytest tests/controlplane/keda
 
 test-vllm: vllm-env
 	$(BIN)/python -m pytest tests/vllm

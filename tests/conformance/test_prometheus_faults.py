@@ -3,6 +3,7 @@
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -14,6 +15,7 @@ from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, 
 from prefleet_operator.adapters.prometheus import PrometheusSource
 from prefleet_operator.api import LengthMeasure, Role
 from prefleet_operator.core.observed import Missing, Sample, Stale
+from prefleet_operator.core.sizing.values import RoleLoad
 
 from tests.support.exporter import reply
 from tests.support.plane.certs import Authority, Pair
@@ -205,6 +207,57 @@ async def test_a_bound_spelt_in_two_ways_is_one_bound(source, stub):
     both = vector(({"le": "100"}, "30"), ({"le": "100.0"}, "70"), ({"le": "+Inf"}, "100"))
     stub.answers = lambda asked: (200, both) if "uncached" in asked else healthy(asked)
     assert (await read(source)).metrics.lengths.value.counts == (100.0, 0.0)
+
+
+def loads_of(reading: FleetReading) -> RoleLoad:
+    return reading.loads[Role.PREFILL]
+
+
+def loaded(asked: str) -> tuple[int, bytes]:
+    """A pod that has done something and holds something, seen ten seconds ago."""
+    if "__name__" not in asked:
+        return healthy(asked)
+    names = ("running_requests", "waiting_requests", "waiting_tokens") if "lane" in asked else ("kv_usage_ratio",)
+    return 200, vector(*(({"__name__": f"prefleet_{name}"}, "0.5") for name in names))
+
+
+SIZED = replace(query(), sized=True)
+
+
+async def test_loads_are_samples_of_the_time_the_pod_was_read(source, stub):
+    stub.answers = loaded
+    load = loads_of(await read(source, SIZED))
+    assert load.running == Sample(0.5, NOW - 10)
+    # The increase of the pod's uptime says that it was watched for 3 s.
+    assert "have been watched for 3 s" in load.arrivals.reason
+    asked = [expression for expression in stub.asked if "pod-0" in expression]
+    assert len(asked) == len(set(asked)) == 14
+
+
+async def test_loads_of_a_pod_that_is_no_longer_read_are_stale(source, stub):
+    stub.answers = lambda asked: (200, vector(({}, f"{NOW - 151}"))) if "timestamp(" in asked else loaded(asked)
+    assert loads_of(await read(source, SIZED)).running == Stale(0.5, NOW - 151)
+
+
+@pytest.mark.parametrize(
+    ("failing", "lengths", "running"),
+    [
+        pytest.param("uptime", Sample, Missing, id="one query of loads leaves what tuning reads"),
+        pytest.param("degradations", Missing, Sample, id="one query of tuning leaves the loads"),
+    ],
+)
+async def test_what_fails_takes_its_own_group_with_it(source, stub, failing, lengths, running):
+    stub.answers = lambda asked: (500, b"") if failing in asked else loaded(asked)
+    reading = await read(source, SIZED)
+    assert isinstance(reading.metrics.lengths, lengths)
+    assert isinstance(loads_of(reading).running, running)
+
+
+async def test_a_server_that_is_down_leaves_no_load(source, stub):
+    stub.answers = always(503, b"unavailable")
+    reading = await read(source, SIZED)
+    assert "answered 503" in loads_of(reading).arrivals.reason
+    assert "answered 503" in reading.pod_loads["pod-0"].reason
 
 
 async def test_the_token_is_read_anew_for_each_cycle(stub, tmp_path: Path):

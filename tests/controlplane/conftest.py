@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.binaries import TOOLS, ensure
+from tests.support.binaries import ensure
 from tests.support.installation import Fleet, Helm, OperatorProcess, installed
 from tests.support.plane.plane import ControlPlane
 
 
 @pytest.fixture(scope="session")
 def binaries() -> Mapping[str, Path]:
-    """Every tool by name, built where the machine has none (tests/support/binaries.py shows its progress)."""
-    return ensure(TOOLS)
+    """Every usual tool by name, built where the machine has none (tests/support/binaries.py shows its progress)."""
+    return ensure()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -270,13 +269,6 @@ def running_pod(plane: ControlPlane, namespace: str, node_name: str, address: st
     plane.kubectl("patch", "pod", "fleet-0", "-n", namespace, "--subresource=status", "-p", json.dumps(status))
 
 
-def query(prometheus: Prometheus, expression: str) -> list[Any]:
-    url = f"{prometheus.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-    with direct_opener().open(url, timeout=10) as answer:
-        result: list[Any] = json.load(answer)["data"]["result"]
-    return result
-
-
 def test_prometheus_scrapes_the_two_ports_of_a_fleet_s_pod(
     plane: ControlPlane, namespace: str, fake_node: str, binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -289,8 +281,8 @@ def test_prometheus_scrapes_the_two_ports_of_a_fleet_s_pod(
     plane.kubectl("create", "clusterrolebinding", namespace, f"--clusterrole={namespace}", "--user=prometheus")
     with Prometheus(tmp_path / "prometheus", binaries["prometheus"], fleet_scrape(user, 0.5)) as prometheus:
         expression = f'sample_port{{namespace="{namespace}", pod="fleet-0"}}'
-        eventually(lambda: len(query(prometheus, expression)) >= 2)
-        values = {int(each["value"][1]) for each in query(prometheus, expression)}
+        eventually(lambda: len(prometheus.query(expression)) >= 2)
+        values = {int(each["value"][1]) for each in prometheus.query(expression)}
     assert values == {ports["prefleet"], ports["http"]}
     for kind in ("clusterrole", "clusterrolebinding"):
         plane.kubectl("delete", kind, namespace)

@@ -13,7 +13,7 @@ others wait for it.
 
 Left out: removing old cache folders (delete them at will), and anything but Go.
 
-`python -m tests.support.binaries [NAME...]` makes all of them ready and prints where they are.
+`python -m tests.support.binaries [NAME...]` makes those named, or all but KEDA's, ready and prints where they are.
 """
 
 import contextlib
@@ -62,10 +62,12 @@ class Family:
 
 @dataclass(frozen=True)
 class Tool:
+    """One program. Without `version_arguments` it tells no version, and so is taken from the cache alone."""
+
     name: str
     family: Family
     package: str
-    version_arguments: tuple[str, ...]
+    version_arguments: tuple[str, ...] | None
     version_pattern: str
     fits: Callable[[Version, Version], bool]
 
@@ -110,6 +112,7 @@ _PROMETHEUS = Family(
     "github.com/prometheus/prometheus",
     ("github.com/prometheus/common/version.Version=VERSION",),
 )
+_KEDA = Family("keda", "github.com/kedacore/keda/v2", ("github.com/kedacore/keda/v2/version.Version=VERSION",))
 
 
 def _kubernetes_server(name: str) -> Tool:
@@ -140,11 +143,18 @@ _TABLE = (
     _prometheus_program("prometheus"),
     _prometheus_program("promtool"),
 )
-TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _TABLE}
+_KEDA_TABLE = tuple(
+    Tool(f"keda-{program}", _KEDA, f"{_KEDA.module}/cmd/{program}", None, "", same_minor)
+    for program in ("operator", "adapter")
+)
+TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in (*_TABLE, *_KEDA_TABLE)}
+# What `make test` and `make demo` need. KEDA's are asked for by name: `make test-keda` alone builds them.
+USUAL = tuple(tool.name for tool in _TABLE)
+KEDA = tuple(tool.name for tool in _KEDA_TABLE)
 
 
 def ensure(
-    names: Sequence[str] | Mapping[str, Tool] = tuple(TOOLS),
+    names: Sequence[str] = USUAL,
     progress: Progress | None = None,
     environment: Environment = os.environ,
 ) -> dict[str, Path]:
@@ -191,7 +201,7 @@ def search_path(environment: Environment) -> list[Path]:
 
 def version_of(tool: Tool, candidate: Path) -> Version | None:
     """What the program says of itself; None for what is not there, does not run, or speaks otherwise."""
-    if not os.access(candidate, os.X_OK):
+    if tool.version_arguments is None or not os.access(candidate, os.X_OK):
         return None
     try:
         answer = subprocess.run(
@@ -326,7 +336,7 @@ def main(names: Sequence[str]) -> int:
         print(f"no such program: {_listed(unknown)}; there are {_listed(list(TOOLS))}", file=sys.stderr)
         return 2
     try:
-        found = ensure(names or tuple(TOOLS))
+        found = ensure(names or USUAL)
     except ToolMissing as reason:
         print(reason, file=sys.stderr)
         return 1

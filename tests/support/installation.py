@@ -81,9 +81,11 @@ def installed(plane: ControlPlane, helm: Helm, values: Mapping[str, Any]) -> Ite
         helm.uninstall()
 
 
-def service_account_kubeconfig(plane: ControlPlane, folder: Path) -> Path:
-    """A kubeconfig by tokenFile, as the agent's pods have one, for the operator's service account."""
-    token = plane.kubectl("-n", OPERATOR_NAMESPACE, "create", "token", RELEASE, "--duration=1h")
+def service_account_kubeconfig(
+    plane: ControlPlane, folder: Path, namespace: str = OPERATOR_NAMESPACE, account: str = RELEASE
+) -> Path:
+    """A kubeconfig by tokenFile, as the agent's pods have one, for a service account: the operator's unless named."""
+    token = plane.kubectl("-n", namespace, "create", "token", account, "--duration=1h")
     (folder / "token").write_text(token)
     config = {
         "apiVersion": "v1",

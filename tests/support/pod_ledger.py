@@ -80,7 +80,8 @@ class PodLedger:
         twice = sorted(name for name, times in ended.items() if times > 1)
         assert not twice, f"{role} did these more than once: {twice}"
         wanted, found = (len(names), sum(names)), self.total(role)
-        assert found == wanted, f"{role}: {wanted} requests and tokens were sent, {found} came: {self.counts}"
+        told = {pod.name: (pod.requests, pod.tokens) for pod in self.counts.values() if pod.role == role}
+        assert found == wanted, f"{role}: {wanted} requests and tokens were sent, {found} came: {told}"
 
     def __enter__(self) -> Self:
         self._list()

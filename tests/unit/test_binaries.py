@@ -147,6 +147,20 @@ def test_a_change_of_the_module_is_another_cache_folder(
     assert binaries.cache_key(family) != before
 
 
+def test_a_program_that_tells_no_version_is_taken_from_the_cache_alone(here: dict[str, str], tmp_path: Path) -> None:
+    keda = TOOLS["keda-operator"]
+    write_program(tmp_path / "path", keda.name, f"touch {tmp_path}/started")
+    assert find(keda, here) is None
+    cached = write_program(binaries.cache_folder(keda.family, here), keda.name, "")
+    assert find(keda, here) == cached
+    assert not (tmp_path / "started").exists()
+
+
+def test_keda_is_built_for_its_own_target_only() -> None:
+    assert tuple(TOOLS) == binaries.USUAL + binaries.KEDA
+    assert binaries.KEDA == ("keda-operator", "keda-adapter")
+
+
 def test_the_module_s_version_is_stamped_into_the_build() -> None:
     version = "v" + ".".join(map(str, binaries.pinned_version(TOOLS["kubectl"].family)))
     flags = " ".join(binaries.build_flags(TOOLS["kubectl"].family))

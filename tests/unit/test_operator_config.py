@@ -16,6 +16,7 @@ SOURCE: dict[str, Any] = {"name": "cluster", "type": "Prometheus", "url": "http:
 def test_a_small_configuration_gets_defaults() -> None:
     config = parse_config(GOOD)
     assert (config.loop_interval_s, config.namespaces, config.metrics_sources) == (5.0, (), ())
+    assert (config.sizing.window_s, config.sizing.fast_window_s) == (600.0, 60.0)
 
 
 async def test_sources_are_known_by_name_and_pod_scrape_is_always_there() -> None:
@@ -39,6 +40,11 @@ def test_flags_replace_the_namespaces_of_the_file() -> None:
         pytest.param(GOOD | {"runtimeImages": "x"}, "runtimeImages: is not a setting", id="a misspelt setting"),
         pytest.param(GOOD | {"loopInterval": "100ms"}, "100ms would flood the API server", id="a busy loop"),
         pytest.param(GOOD | {"loopInterval": "5"}, 'such as "500ms" or "8s"', id="an interval without a unit"),
+        pytest.param(
+            GOOD | {"sizing": {"window": "1m"}}, "sizing: fastWindow 1m beside window 1m: write", id="windows alike"
+        ),
+        pytest.param(GOOD | {"sizing": {"fastWindow": "2s"}}, "a fastWindow of 5s or more", id="a window of no scrape"),
+        pytest.param(GOOD | {"sizing": {"window": "10"}}, 'such as "500ms" or "8s"', id="a window without a unit"),
         pytest.param(
             GOOD | {"metricsSources": [SOURCE, SOURCE]}, "cluster is defined twice", id="a source defined twice"
         ),

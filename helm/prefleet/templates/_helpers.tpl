@@ -39,6 +39,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "prefleet.config" -}}
 runtimeImage: {{ default (include "prefleet.image" .) .Values.runtimeImage | quote }}
 loopInterval: {{ .Values.loopInterval | quote }}
+sizing: {{ toJson .Values.sizing }}
 namespaces: {{ toJson .Values.watchNamespaces }}
 metricsSources: {{ toJson .Values.metricsSources }}
 {{- end -}}

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from prefleet_operator.api import POD_SCRAPE, Model, parse_duration
 
 MIN_LOOP_INTERVAL_S = 1.0
+MIN_WINDOW_S = 5.0
 
 
 class ConfigError(ValueError):
@@ -32,6 +33,36 @@ class MetricsSource(Model):
     ca_file: Annotated[str, Field(pattern="^/")] | None = None
 
 
+class SizingWindows(Model):
+    """What autoscaling takes rates over. A load that falls is seen when the window has passed.
+
+    Not a tenant's to say: one question to a metrics source serves all fleets.
+    """
+
+    window: str = "10m"
+    fast_window: str = "1m"
+    """A load that surely rises is seen in this one already."""
+
+    @property
+    def window_s(self) -> float:
+        """Seconds of the window."""
+        return parse_duration(self.window)
+
+    @property
+    def fast_window_s(self) -> float:
+        """Seconds of the fast window."""
+        return parse_duration(self.fast_window)
+
+    @model_validator(mode="after")
+    def _fast_is_shorter(self) -> Self:
+        if not MIN_WINDOW_S <= self.fast_window_s < self.window_s:
+            raise ValueError(
+                f"fastWindow {self.fast_window} beside window {self.window}: write a fastWindow of {MIN_WINDOW_S:.0f}s "
+                "or more, so that some scrapes lie in it, and a longer window, such as 1m and 10m"
+            )
+        return self
+
+
 class OperatorConfig(Model):
     """All that the operator is told. `namespaces`: empty means every namespace."""
 
@@ -39,6 +70,7 @@ class OperatorConfig(Model):
     loop_interval: str = "5s"
     namespaces: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
     metrics_sources: Annotated[tuple[MetricsSource, ...], Field(max_length=100)] = ()
+    sizing: SizingWindows = SizingWindows()
 
     @property
     def loop_interval_s(self) -> float:

@@ -37,6 +37,7 @@ def parse(arguments: list[str] | None = None) -> AgentSettings:
     add("--image", type=_pair, action="append", default=[], metavar="GLOB=FOLDER", help="first match wins")
     add("--default-image-folder", type=Path, help="for images that no glob matches")
     add("--proxy-kubeconfig", type=Path, help="forward Services, with credentials to list Services and all pods")
+    add("--service-lag", type=float, default=0.0, help="seconds after which its Services know of a change of pods")
     add("--back-off-base", type=float, default=BackOff.base_s, help="seconds (%(default)g, as a kubelet's)")
     add("--back-off-cap", type=float, default=BackOff.cap_s, help="seconds (%(default)g, as a kubelet's)")
     add("--stop-grace", type=float, default=5.0, help="seconds that processes get when the agent is stopped")
@@ -55,6 +56,7 @@ def parse(arguments: list[str] | None = None) -> AgentSettings:
         images=tuple((glob, Path(folder).absolute()) for glob, folder in given.image),
         default_image=given.default_image_folder and given.default_image_folder.absolute(),
         proxy_kubeconfig=given.proxy_kubeconfig,
+        service_lag_s=given.service_lag,
         back_off=BackOff(given.back_off_base, given.back_off_cap),
         stop_grace_s=given.stop_grace,
         certificate=given.tls_certificate,

@@ -173,7 +173,7 @@ class NodeAgent:
 
     async def _forward_services(self, kubeconfig: Path) -> None:
         async with Api(Credentials.from_kubeconfig(kubeconfig)) as api:
-            await ServiceProxy(api).run()
+            await ServiceProxy(api, self._settings.service_lag_s).run()
 
     async def _end_processes(self) -> None:
         """SIGTERM, some seconds, SIGKILL. The pods stay in the API: the next agent starts them again."""

@@ -2,8 +2,10 @@
 
 Pods are found by the Service's selector, not through EndpointSlices, since the API refuses loopback addresses there.
 A port without ready pods is not listened on, so that a client is refused as kube-proxy would refuse it. Each new
-connection goes to the next pod; connections that are open stay where they are. Headless Services, those without a
-selector, and UDP are left out. One agent of a cluster may do this, since a ClusterIP can be bound only once.
+connection goes to the next pod; connections that are open stay where they are. With a `lag_s` what is known of pods
+counts so much later (up to twice that while it changes), as in a cluster where EndpointSlices have a way to go.
+Headless Services, those without a selector, and UDP are left out. One agent of a cluster may do this, since a ClusterIP
+can be bound only once.
 """
 
 from __future__ import annotations
@@ -69,8 +71,9 @@ def _backend(port: Json, pod: Json) -> Address | None:
 class ServiceProxy:
     """`run` keeps the listeners in step with the API until it is cancelled."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, lag_s: float = 0.0) -> None:
         self._api = api
+        self._lag_s = lag_s
         self._services: dict[str, Json] = {}
         self._pods: dict[str, Json] = {}
         self._changed = asyncio.Event()
@@ -101,7 +104,9 @@ class ServiceProxy:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self._adjust(wanted_ports(self._services.values(), self._pods.values()))
+            wanted = wanted_ports(self._services.values(), self._pods.values())
+            await asyncio.sleep(self._lag_s)
+            await self._adjust(wanted)
 
     async def _adjust(self, wanted: Mapping[Address, list[Address]]) -> None:
         for address in self._listeners.keys() - wanted.keys():

@@ -38,6 +38,8 @@ class AgentSettings:
     default_image: Path | None = None
     proxy_kubeconfig: Path | None = None
     """Credentials that may list Services and all pods; without them this agent forwards no Services."""
+    service_lag_s: float = 0.0
+    """How much later than the API its Services know of pods."""
     back_off: BackOff = field(default_factory=BackOff)
     stop_grace_s: float = 5.0
     """How long processes may take to end when the agent itself is stopped."""

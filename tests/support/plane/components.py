@@ -127,6 +127,8 @@ def controller_manager(ports: Ports, credentials: Credentials, kubeconfig: Path)
         # tests.
         "--kube-api-qps=200",
         "--kube-api-burst=400",
+        # Its default is 15 s: a test that watches an autoscaler follow a load would wait for nothing else.
+        "--horizontal-pod-autoscaler-sync-period=1s",
     ]
 
 

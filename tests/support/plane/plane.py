@@ -13,6 +13,7 @@ The folder keeps the state: a plane started again in it has the same objects, th
 addresses, on new ports. Several planes may run on one machine.
 """
 
+import json
 import os
 import re
 import socket
@@ -106,6 +107,10 @@ class ControlPlane:
 
     # --- using it
 
+    def serving_pair(self, name: str, hosts: Sequence[str]) -> Pair:
+        """A certificate for a server under these names, which whoever trusts `ca_file` believes."""
+        return self._authority.issue(name, name, hosts=hosts)
+
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
         """A kubeconfig whose certificate says `user` in `groups`; what those may do is for RBAC to say."""
         name = "user-" + re.sub(r"[^A-Za-z0-9.-]", "-", user)
@@ -140,8 +145,12 @@ class ControlPlane:
 
     def await_established(self, crd: str) -> None:
         """The API server serves the resource. `kubectl wait` ends with an error where it has not said so at all yet."""
-        told = ("-o", 'jsonpath={.status.conditions[?(@.type=="Established")].status}')
-        eventually(lambda: self.kubectl("get", "crd", crd, *told) == "True", 30)
+        eventually(lambda: self.condition("crd", crd, "Established") == "True", 30)
+
+    def condition(self, kind: str, name: str, condition: str) -> str:
+        """The status of one condition of an object of the cluster; "" where it has none: the list may be null."""
+        found = json.loads(self.kubectl("get", kind, name, "-o", "json")).get("status", {}).get("conditions") or []
+        return next((str(each["status"]) for each in found if each["type"] == condition), "")
 
     # --- the steps of starting
 

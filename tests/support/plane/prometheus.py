@@ -1,13 +1,14 @@
 """A real Prometheus on 127.0.0.1, and the scrape of a fleet's pods as an installation would configure it."""
 
 import json
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tests.support.plane.components import HOST
-from tests.support.plane.processes import Process, answers, free_ports
+from tests.support.plane.processes import Process, answers, direct_opener, free_ports
 
 FLEET_LABEL = "prefleet.dev/fleet"
 PORT_NAMES = ("prefleet", "http")  # the runtime's own metrics, the engine's
@@ -43,6 +44,13 @@ class Prometheus:
             self.stop()
             raise
         return self
+
+    def query(self, expression: str) -> list[Any]:
+        """The samples that an instant query finds now: each with its `metric` (labels) and its `value` (time, text)."""
+        url = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        with direct_opener().open(url, timeout=10) as answer:
+            result: list[Any] = json.load(answer)["data"]["result"]
+        return result
 
     def stop(self) -> None:
         if self._process:
@@ -84,6 +92,15 @@ def fleet_scrape(kubeconfig: Path, interval_s: float) -> dict[str, Any]:
                 ],
             }
         ],
+    }
+
+
+def operator_scrape(port: int) -> dict[str, Any]:
+    """The scrape of the operator's own metrics, whose label `namespace` is the policy's and is to stay that."""
+    return {
+        "job_name": "prefleet-operator",
+        "honor_labels": True,
+        "static_configs": [{"targets": [f"{HOST}:{port}"]}],
     }
 
 
