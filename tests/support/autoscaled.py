@@ -36,13 +36,14 @@ WORKLOAD = "chat-mixed"
 START = 2
 LEAST, MOST = 1, 6
 SCRAPE_S = 1.0
-WINDOWS = {"window": "20s", "fastWindow": "10s"}
-DOWN_WINDOW = "20s"
+WINDOWS = {"window": "10s", "fastWindow": "5s"}
+DOWN_WINDOW = "10s"
 
 COST = {"fixed_s": 0.005, "per_prefill_token_s": 1e-4, "per_decode_token_s": 1e-4}
-SHORTEST_PROMPT, PROMPTS = 4000, 500
-# Requests a second: 0.8 of what one pod does, then three times as many, which two pods could not do.
-CALM_RATE, BURST_RATE = 2.0, 4.0
+# Within two of the buckets that a fleet shows its lengths by.
+SHORTEST_PROMPT, PROMPTS = 3500, 500
+# Requests a second: 0.7 of what one pod does, then three times as many, which two pods could not do.
+CALM_RATE, BURST_RATE = 1.8, 3.6
 BURST_PODS = 3
 
 FOLLOW_TIMEOUT_S = 120.0

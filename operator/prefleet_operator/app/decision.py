@@ -13,10 +13,12 @@ from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster, gather, live_config_map
 from prefleet_operator.app.policies import PolicyRecord
+from prefleet_operator.app.rollouts import count_roles
 from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles
 from prefleet_operator.core.differences import Difference
 from prefleet_operator.core.plan import Plan, make_plan
-from prefleet_operator.core.restarts import Outdated, Restart, outdated_sentence, say_outdated
+from prefleet_operator.core.restarts import Outdated, Restart, outdated_sentence, say_outdated, say_rollout
+from prefleet_operator.core.rollout import next_gates, tell_rollout
 from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.render import (
     ROUTER,
@@ -30,6 +32,7 @@ from prefleet_operator.render import (
     render_fleet,
     router_object_name,
     settle_revisions,
+    with_gates,
 )
 
 
@@ -86,14 +89,20 @@ def decide(
         record = cluster.children[kind].get(policy.namespace, name)
         return None if record is None or record.identity.fleet != policy.name else record.revision
 
+    def undigested(kind: str, name: str) -> bool:
+        record = cluster.children[kind].get(policy.namespace, name)
+        return record is not None and record.identity.fleet == policy.name and not record.template
+
     release = installation.release
-    objects, workloads = settle_revisions(rendered, spec, plan.policy, release, policy.upgrade, remembered)
+    objects, workloads = settle_revisions(rendered, spec, plan.policy, release, policy.upgrade, remembered, undigested)
     outdated = [Outdated(each.role, each.now.release, each.outdated) for each in workloads]
     waits = outdated_sentence(outdated, release, UPGRADE_ANNOTATION)
+    pods = count_roles(policy, spec, cluster, workloads)
+    gates = next_gates(pods)
     return Decision(
-        plan=say_outdated(plan, policy.status, waits),
+        plan=say_rollout(say_outdated(plan, policy.status, waits), tell_rollout(pods, gates)),
         waits=waits,
-        objects=tuple(release_replicas(objects, _counted(policy, spec, cluster, objects))),
+        objects=tuple(with_gates(release_replicas(objects, _counted(policy, spec, cluster, objects)), gates, pods)),
         restarts=tuple(
             Restart(each.role, _count_pods(policy, cluster, each.role), _changes(policy, cluster, each))
             for each in workloads

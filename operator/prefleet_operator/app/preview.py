@@ -2,7 +2,8 @@
 
     1. read the policy, the fleet's objects and its pods
     2. decide as the operator would, without any measurement: tuned values stay as they are
-    3. let the API server say by a dry run what each object would be, and compare that with what it is
+    3. let the API server say by a dry run what each object would be, and compare that with what it is; how far a
+       rollout may go at this moment is left out of both
 
 Asks for the rights to read these objects and to patch them. The decision is that of this release of Prefleet: run the
 one that is installed.
@@ -27,7 +28,7 @@ from prefleet_operator.adapters.kube import (
     Resource,
 )
 from prefleet_operator.adapters.metrics_source import FleetReading
-from prefleet_operator.api import InvalidSpecError, PolicyDocument, parse_spec
+from prefleet_operator.api import InvalidSpecError, PolicyDocument, PrefillPolicySpec, parse_spec
 from prefleet_operator.app.decision import Installation, decide
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyRecord
@@ -40,6 +41,7 @@ from prefleet_operator.render import (
     known_prometheus,
 )
 from prefleet_operator.render.changes import ObjectChange, ObjectKey, compare_objects, key_of
+from prefleet_operator.render.gates import without_gate
 from prefleet_operator.render.pod import ENGINE_CONTAINER, RUNTIME_CONTAINER
 from prefleet_operator.render.revision import TEMPLATE_FIELDS
 
@@ -74,7 +76,7 @@ async def preview(
         InvalidSpecError: the spec must not run.
         KubeError: the API server cannot be asked, or would refuse an object.
     """
-    policy = await _policy(kube, document, annotations)
+    policy, before = await _policy(kube, document, annotations)
     live, cluster = await _fleet(kube, policy)
     source = document.spec.metrics_source
     image = installed.runtime_image or _runtime_image(live) or installed.default_image
@@ -83,30 +85,36 @@ async def preview(
     installation = Installation(defaults, (source,), version("prefleet"))
     decision = decide(policy, document.spec, cluster, FleetReading(), installation, now)
     _refuse_unserved(decision.objects, cluster)
-    after = {key_of(each): await _dry_run(kube, policy, each, live) for each in decision.objects}
-    kept = {key: each for key, each in live.items() if _stays(key, each, after)}
+    dry_run = {key_of(each): await _dry_run(kube, policy, each, live) for each in decision.objects}
+    after = {key: without_gate(each, document.spec) for key, each in dry_run.items()}
+    steady = {key: without_gate(each, before) for key, each in live.items()}
+    kept = {key: each for key, each in steady.items() if _stays(key, each, after)}
     pods = {key: _count(each, cluster, policy) for key, each in live.items()}
-    return Preview(policy.namespace, policy.name, compare_objects(live, kept | after, pods), decision.waits)
+    return Preview(policy.namespace, policy.name, compare_objects(steady, kept | after, pods), decision.waits)
 
 
-async def _policy(kube: Kube, document: PolicyDocument, annotations: Object) -> PolicyRecord:
-    """The policy as it would be once the document is applied."""
+async def _policy(kube: Kube, document: PolicyDocument, annotations: Object) -> tuple[PolicyRecord, PrefillPolicySpec]:
+    """The policy as it would be once the document is applied, and the spec until then: that of the document where there
+    is none, or none that may run."""
     wanted: Object = {"namespace": document.namespace, "name": document.name, "annotations": annotations}
     spec = document.spec.to_resource()
     try:
         live = PolicyRecord.of(await kube.get(POLICIES, document.namespace, document.name))
     except NotFoundError:
-        return PolicyRecord.of({"metadata": wanted | {"uid": "", "resourceVersion": "0"}, "spec": spec})
-    changed = not _is_spec(live, document)
+        new = PolicyRecord.of({"metadata": wanted | {"uid": "", "resourceVersion": "0"}, "spec": spec})
+        return new, document.spec
+    before = _spec(live)
+    changed = before != document.spec
     upgrade = str(annotations.get(UPGRADE_ANNOTATION, live.upgrade))
-    return replace(live, spec=spec, generation=live.generation + changed, upgrade=upgrade)
+    policy = replace(live, spec=spec, generation=live.generation + changed, upgrade=upgrade)
+    return policy, before or document.spec
 
 
-def _is_spec(live: PolicyRecord, document: PolicyDocument) -> bool:
+def _spec(live: PolicyRecord) -> PrefillPolicySpec | None:
     try:
-        return parse_spec(live.spec) == document.spec
+        return parse_spec(live.spec)
     except InvalidSpecError:
-        return False
+        return None
 
 
 async def _fleet(kube: Kube, policy: PolicyRecord) -> tuple[dict[ObjectKey, Object], Cluster]:

@@ -32,7 +32,10 @@ from prefleet_operator.render import (
     REVISION_ANNOTATION,
     ROLE_LABEL,
     ROUTER,
+    TEMPLATE_ANNOTATION,
+    TEMPLATE_FIELDS,
     Revision,
+    template_digest,
 )
 
 MAX_DIGITS = 15
@@ -50,7 +53,8 @@ class PodRecord:
 
     `restarted`: a container of it has been started again. `made_for`: the fleet that the operator made it for; "" if
     somebody else made it. `trouble`: why it will not become ready by itself. `group`: of a replica of several nodes,
-    which one it is part of; "" elsewhere. `routes`: it is a router's.
+    which one it is part of; "" elsewhere. `routes`: it is a router's. `template`: the
+    digest of the template that it was made of; "" of an earlier release.
     """
 
     identity: Identity
@@ -67,6 +71,7 @@ class PodRecord:
     created_s: float | None = None
     restarted: bool = False
     deletion_cost: int | None = None
+    template: str = ""
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -93,6 +98,7 @@ class PodRecord:
             created_s=_seconds(metadata.get("creationTimestamp")),
             restarted=any(each.get("restartCount") for each in status.get("containerStatuses") or ()),
             deletion_cost=_whole(annotations.get(DELETION_COST_ANNOTATION)),
+            template=str((metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, "")),
         )
 
 
@@ -111,7 +117,7 @@ class ChildRecord:
     `holds_replicas`: they are what the operator's last apply says, and would fall to one if the next left them out.
     `deleting`: it goes already, as soon as whoever has put a finalizer on it is done.
     `revision_text`: of a workload, the annotation that says what
-    its pods were made of, as long as nobody else has written it.
+    its pods were made of, as long as nobody else has written it; `template`: the digest that its template carries.
     """
 
     identity: Identity
@@ -131,6 +137,7 @@ class ChildRecord:
     deleting: bool = False
     refused: str | None = None
     revision_text: str = ""
+    template: str = ""
 
     @property
     def revision(self) -> Revision | None:
@@ -165,6 +172,7 @@ class ChildRecord:
             wanted_pods=int((child.get("spec") or {}).get("replicas") or 0),
             deleting="deletionTimestamp" in metadata,
             holds_replicas="f:replicas" in (fields.get("f:spec") or {}),
+            template=_template(child),
         )
 
 
@@ -193,10 +201,17 @@ def _revision_text(metadata: Object, fields: Object) -> str:
     return str(metadata["annotations"][REVISION_ANNOTATION]) if f"f:{REVISION_ANNOTATION}" in owned else ""
 
 
+def _template(child: Object) -> str:
+    """The digest in the template of a workload. Items of a list do not say their kind."""
+    spec = child.get("spec") or {}
+    return next((template_digest(kind, spec[field]) for kind, field in TEMPLATE_FIELDS.items() if field in spec), "")
+
+
 def _stuck(child: Object) -> str | None:
     """What a Deployment says once its deadline is over. A LeaderWorkerSet knows none: there Progressing turns False
-    when all groups are available."""
-    return None if child.get("kind") == "LeaderWorkerSet" else _condition_message(child, "Progressing", "False")
+    when all groups are available. One that is paused goes on saying what it said before."""
+    waits = child.get("kind") == "LeaderWorkerSet" or (child.get("spec") or {}).get("paused")
+    return None if waits else _condition_message(child, "Progressing", "False")
 
 
 def _condition_message(child: Object, kind: str, status: str) -> str | None:

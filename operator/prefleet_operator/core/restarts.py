@@ -1,4 +1,5 @@
-"""What is said of pods that a change replaces, before it does, and of pods that an upgrade has left as they were. Pure.
+"""What is said of pods that a change replaces, before and while it does, and of pods that an upgrade has left as they
+were. Pure.
 
 Left out: which template a workload gets (render/revision.py).
 """
@@ -71,14 +72,19 @@ def say_outdated(plan: Plan, before: PrefillPolicyStatus, sentence: str) -> Plan
     accepted = find_condition(before.conditions, ConditionType.ACCEPTED)
     news = accepted is None or sentence not in accepted.message
     events = (*plan.events, Event(Reason.UPGRADE_WAITS, sentence)) if news else plan.events
-    return replace(plan, status=_with_sentence(plan.status, sentence), events=events)
+    return replace(plan, status=_with_sentence(plan.status, ConditionType.ACCEPTED, sentence), events=events)
 
 
-def _with_sentence(status: PrefillPolicyStatus, sentence: str) -> PrefillPolicyStatus:
+def say_rollout(plan: Plan, sentence: str) -> Plan:
+    """The plan with that sentence in Ready: how far a rollout is, and what it waits for."""
+    if not sentence:
+        return plan
+    return replace(plan, status=_with_sentence(plan.status, ConditionType.READY, sentence))
+
+
+def _with_sentence(status: PrefillPolicyStatus, kind: ConditionType, sentence: str) -> PrefillPolicyStatus:
     conditions = [
-        each.model_copy(update={"message": f"{each.message} {sentence}"})
-        if each.type is ConditionType.ACCEPTED
-        else each
+        each.model_copy(update={"message": f"{each.message} {sentence}"}) if each.type is kind else each
         for each in status.conditions
     ]
     return status.model_copy(update={"conditions": conditions})

@@ -1,17 +1,17 @@
-"""One step of a rollout that moves the roles of a fleet together. Pure: (pods of each role) -> what to do now.
+"""How far each role of a fleet may go now, while its pods are replaced. Pure: (pods of each role) -> a gate for each.
 
 A *new* pod is of the revision that is wanted, an *old* one of any other; so a rollback is a rollout whose new
-revision is the one before. A step says, for each role, how many pods to remove and how many to make; what it removes
-holds its accelerators until it has ended, and only then is there room for what it makes. The caller carries a step
-out, looks again and asks for the next one; the same pods give the same step.
+revision is the one before. Each role is rolled by the controller of its own Deployment or LeaderWorkerSet, which
+takes its next step by itself once the pods of the last one serve. A gate steers that controller: by the surge and
+the absence that it may use at this moment, and, closed, by pausing it. The operator looks at the pods whenever one of
+them changes and sets the gates anew; the same pods give the same gates. A role without old pods has no gate: its
+own `rollout` holds.
 
-Bounds, for a role with W wanted pods, at every step:
+Bounds, for a role with W wanted pods, at every step that the gates let a controller take:
 
-    capacity  removing comes before making: pods, those that are ending included, never exceed W + max_surge by
-              anything that a step makes
-    serving   no step leaves fewer than W - D ready pods. D is the least of max_unavailable, of `slack` x W, and of
-              1 until the first new pod of the role is ready: a revision that does not start costs at most one pod.
-              Above max_surge 0, max_unavailable may be 0.
+    serving   at least W - D pods are ready. D is the least of max_unavailable, of `slack` x W, and of 1 until the
+              first new pod of the role is ready: a revision that does not start costs at most one pod. Above
+              max_surge 0, max_unavailable may be 0; and surge is used before absence.
     ratio     so the ready share (at most 1) of each role lies between 1 - slack and 1, and of two roles neither falls
               further than `slack` behind the other: the ratio of their ready pods is that of their wanted ones,
               times something between 1 - slack and 1 / (1 - slack). A slack below one pod of a role could move
@@ -19,17 +19,23 @@ Bounds, for a role with W wanted pods, at every step:
     in step   a role makes new pods no further than `slack` x W ahead of the share of new pods that are ready in the
               slowest other role: half-way, each revision has both halves of the fleet
 
-Pods that do not serve hold nothing up: old ones that are not ready are removed first and at once, whatever the other
-roles do, so a broken old revision never blocks the next. New pods that are broken (they will not become ready by
-themselves) stop everything: no old pod of any role is removed, and nothing is made, until they are mended or another
-revision is wanted.
+Old pods that do not serve hold nothing up: they go at once, whatever the other roles do, so a broken old revision
+never blocks the next. New pods that are broken (they will not become ready by themselves) stop everything: no old pod
+of any role is removed until they are mended or another revision is wanted.
 
-It follows that a rollout ends if and only if enough new pods become ready. Pods that fail by themselves may break
-the bounds of serving and ratio; then no step takes further serving pods away.
+A gate closes only over a role that is at rest: as many pods as are wanted, and none that is yet to become ready. A
+paused Deployment that is between removing an old pod and making its new one would be filled up in proportion to the
+old one, and one that is paused while a new pod starts would never say that it makes no progress. A role that may
+not go on but is not at rest is held open: its controller may end what it has begun, and nothing else. Pods beyond
+those wanted stay until the gate opens, as far as max_surge allows; others go, by the controller's own proportions.
 
-Left out: how pods are told apart, made and removed, which pod of a role goes first, and how long a pod that has
-served may be late before it counts as not ready. Nothing calls this yet:
-today each Deployment or LeaderWorkerSet rolls its own role, by the role's `rollout`, and only that is promised.
+The bounds of a Deployment are exact as long as the gates follow before its controller takes the next step: it waits
+until a new pod has been ready for minReadySeconds, and the operator has that time. Without an operator each role goes
+on within the last gate, which serves no fewer pods than served when it was set, or waits; the next look brings the
+roles into step again. Pods that fail by themselves may break the bounds; then no gate lets further serving pods go.
+
+Left out: how pods are told apart, which pod of a role goes first, and that a pod that ends holds its accelerators
+until it has: a scheduler makes the new one wait for them.
 """
 
 from __future__ import annotations
@@ -37,13 +43,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
+from math import ceil, floor
+
+Limit = int | str
+"""A number of pods, or a share of them such as "25%"."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolePods:
-    """The pods of one role now. `new_broken`: those of `new_unready` that will not become ready by themselves;
-    `ending`: told to stop, and still holding their accelerators."""
+    """The pods of one role now that are there to stay. `new_broken`: those of `new_unready` that will not become ready
+    by themselves. `max_surge`, `max_unavailable`: what the role's own rollout allows."""
 
     wanted: int
     old_ready: int = 0
@@ -51,7 +60,6 @@ class RolePods:
     new_ready: int = 0
     new_unready: int = 0
     new_broken: int = 0
-    ending: int = 0
     max_surge: int = 0
     max_unavailable: int = 1
 
@@ -63,7 +71,7 @@ class RolePods:
 
     @property
     def old(self) -> int:
-        """Pods of other revisions, that are there to stay."""
+        """Pods of other revisions."""
         return self.old_ready + self.old_unready
 
     @property
@@ -78,13 +86,18 @@ class RolePods:
 
     @property
     def total(self) -> int:
-        """Pods that hold accelerators."""
-        return self.old + self.new + self.ending
+        """All pods that are there to stay."""
+        return self.old + self.new
 
     @property
     def done(self) -> bool:
         """Whether there is what is wanted, and nothing else."""
-        return self.old == 0 and self.new_ready == self.new == self.wanted and self.ending == 0
+        return self.old == 0 and self.new_ready == self.new == self.wanted
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no step is half done."""
+        return self.new_unready == 0 and self.total >= self.wanted
 
     @property
     def progress(self) -> Fraction:
@@ -93,32 +106,28 @@ class RolePods:
 
 
 @dataclass(frozen=True, slots=True)
-class RoleStep:
-    """What to do with one role now: remove first, then make."""
+class Gate:
+    """What the controller of one role may do now. Closed: nothing. `max_surge`, `max_unavailable`: more and fewer pods
+    than wanted, not both 0; `new`: how many new pods there may be. `waits`: the role may not go on for the sake of
+    others, whether or not the gate is closed."""
 
-    remove_old_unready: int = 0
-    remove_old_ready: int = 0
-    remove_new_unready: int = 0
-    remove_new_ready: int = 0
-    make: int = 0
-
-    @property
-    def removes(self) -> int:
-        """All pods that are told to stop."""
-        return self.remove_old_unready + self.remove_old_ready + self.remove_new_unready + self.remove_new_ready
+    open: bool
+    max_surge: int
+    max_unavailable: int
+    new: int
+    waits: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What to do now, by role. `stopped`: why nothing is done although not all is done, "" while it goes on."""
+def resolve_limits(max_surge: Limit, max_unavailable: Limit, wanted: int) -> tuple[int, int]:
+    """Both as numbers of pods, as Kubernetes counts them: a share of surge is rounded up, one of absence down, and if
+    that leaves nothing at all, one pod may be absent."""
+    surge, unavailable = _share(max_surge, wanted), _share(max_unavailable, wanted)
+    numbers = ceil(surge), floor(unavailable)
+    return numbers if any(numbers) else (0, 1)
 
-    roles: Mapping[str, RoleStep]
-    stopped: str = ""
 
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing to do but to wait."""
-        return all(step == RoleStep() for step in self.roles.values())
+def _share(limit: Limit, wanted: int) -> Fraction:
+    return Fraction(limit) if isinstance(limit, int) else Fraction(int(limit.removesuffix("%")) * wanted, 100)
 
 
 def least_slack(fleet: Mapping[str, RolePods]) -> Fraction:
@@ -126,17 +135,14 @@ def least_slack(fleet: Mapping[str, RolePods]) -> Fraction:
     return max((Fraction(1, pods.wanted) for pods in fleet.values() if pods.wanted), default=Fraction(1))
 
 
-def next_step(fleet: Mapping[str, RolePods], slack: Fraction | None = None) -> Step:
-    """The next step of the rollout of a fleet; `slack` as above, `least_slack` if None or below it."""
-    broken = [role for role, pods in fleet.items() if pods.new_broken]
-    if broken:
-        told = ", ".join(f"{fleet[role].new_broken} of {fleet[role].new} new {role} pods" for role in broken)
-        return Step(
-            dict.fromkeys(fleet, RoleStep()), f"{told} will not become ready by themselves: nothing is replaced"
-        )
+def next_gates(fleet: Mapping[str, RolePods], slack: Fraction | None = None) -> dict[str, Gate]:
+    """The gate of each role that has old pods; `slack` as above, `least_slack` if None or below it."""
     least = least_slack(fleet)
     bound = min(Fraction(1), max(least, slack or least))
-    return Step({role: _role_step(pods, _others(fleet, role), bound) for role, pods in fleet.items()})
+    rolling = {role: pods for role, pods in fleet.items() if pods.old and pods.wanted}
+    if any(pods.new_broken for pods in fleet.values()):
+        return {role: _held(pods, waits=not pods.new_broken) for role, pods in rolling.items()}
+    return {role: _gate(pods, _others(fleet, role), bound) for role, pods in rolling.items()}
 
 
 def _others(fleet: Mapping[str, RolePods], role: str) -> Fraction:
@@ -144,28 +150,61 @@ def _others(fleet: Mapping[str, RolePods], role: str) -> Fraction:
     return min((pods.progress for name, pods in fleet.items() if name != role), default=Fraction(1))
 
 
-def _role_step(pods: RolePods, others: Fraction, slack: Fraction) -> RoleStep:
+def _gate(pods: RolePods, others: Fraction, slack: Fraction) -> Gate:
     in_step = min(pods.wanted, floor((others + slack) * pods.wanted))
-    goes = _removable(pods, in_step, slack)
-    # What is removed now still holds its accelerators, so it makes no room yet.
-    room = pods.wanted + pods.max_surge - pods.total
-    uncovered = pods.wanted - (pods.old_ready - goes)
-    make = min(room, max(in_step, uncovered) - pods.new)
-    return RoleStep(pods.old_unready, goes, *_remove_new(pods), make=max(0, make))
-
-
-def _remove_new(pods: RolePods) -> tuple[int, int]:
-    """New pods beyond those wanted, as after a smaller `wanted`: those that are not ready, then ready ones."""
-    over = max(0, pods.new - pods.wanted)
-    unready = min(over, pods.new_unready)
-    return unready, over - unready
-
-
-def _removable(pods: RolePods, in_step: int, slack: Fraction) -> int:
-    """How many serving old pods may go now: as many as the bound of serving allows, and no more than there may be new
-    ones in their places."""
-    limit = min(pods.max_unavailable, floor(slack * pods.wanted), pods.wanted if pods.new_ready else 1)
-    serving = max(0, pods.wanted - limit)
-    spare = pods.ready - serving
+    # How many old pods that serve new ones may follow, and how many of them nobody would miss.
     replaceable = pods.old_ready + max(in_step, pods.new) - pods.wanted
-    return max(0, min(pods.old_ready, spare, replaceable))
+    free = max(0, pods.ready - pods.wanted)
+    surge = min(pods.max_surge, max(0, replaceable - free))
+    limit = min(pods.max_unavailable, floor(slack * pods.wanted), pods.wanted if pods.new_ready else 1)
+    spare = pods.ready - max(0, pods.wanted - limit)
+    goes = max(0, min(pods.old_ready, spare, replaceable - surge))
+    new = min(pods.wanted, max(in_step, pods.wanted - pods.old_ready + goes))
+    # The controller counts from the pods that are wanted: it may remove what is ready beyond `wanted - unavailable`,
+    # and first of all whatever is not ready.
+    unavailable = max(0, pods.wanted - pods.ready + goes)
+    if new == pods.wanted and not unavailable:
+        # Nobody is waited for, and no more new pods can be made than are wanted.
+        surge = pods.max_surge
+        unavailable = 0 if surge else 1
+    if surge or unavailable:
+        return Gate(True, surge, unavailable, max(new, pods.new), waits=False)
+    return _held(pods, waits=True)
+
+
+def _held(pods: RolePods, waits: bool) -> Gate:
+    """Nothing more than what has been begun. Of ready pods beyond those wanted an open controller removes old ones, and
+    must have no room to make new ones for them."""
+    beyond = pods.total - pods.wanted
+    if not pods.at_rest:
+        beyond -= max(0, pods.ready - pods.wanted)
+    surge = min(pods.max_surge, max(0, beyond))
+    unavailable = max(0, pods.wanted - pods.old - pods.new_ready)
+    return Gate(
+        open=not pods.at_rest,
+        max_surge=surge,
+        max_unavailable=unavailable if surge or unavailable else 1,
+        new=max(pods.new, pods.wanted - pods.old),
+        waits=waits,
+    )
+
+
+def tell_rollout(fleet: Mapping[str, RolePods], gates: Mapping[str, Gate]) -> str:
+    """How far the rollout is and what it waits for, in one sentence; "" if no role has old pods."""
+    if not gates:
+        return ""
+    far = ", ".join(f"{fleet[role].new_ready} of {fleet[role].wanted} new {role} pods are ready" for role in gates)
+    broken = ", ".join(
+        f"{pods.new_broken} of {pods.new} new {role} pods" for role, pods in fleet.items() if pods.new_broken
+    )
+    if broken:
+        return f"The rollout has stopped ({far}): {broken} will not become ready by themselves, and old ones stay."
+    waiting = [role for role, gate in gates.items() if gate.waits]
+    told = "; ".join(f"{role} waits for {_slowest(fleet, role)}" for role in waiting)
+    return f"The rollout goes on: {far}{f'; {told}' if told else ''}."
+
+
+def _slowest(fleet: Mapping[str, RolePods], role: str) -> str:
+    """The other role that is furthest behind, with its numbers."""
+    name, pods = min(((name, pods) for name, pods in fleet.items() if name != role), key=lambda each: each[1].progress)
+    return f"{name}, where {pods.new_ready} of {pods.wanted} new pods are ready"

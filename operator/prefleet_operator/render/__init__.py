@@ -7,6 +7,7 @@ from prefleet_operator.render.fleet import (
     owner_reference,
     render_fleet,
 )
+from prefleet_operator.render.gates import with_gates
 from prefleet_operator.render.names import (
     DELETION_COST_ANNOTATION,
     FIELD_MANAGER,
@@ -19,6 +20,7 @@ from prefleet_operator.render.names import (
     ROLE_LABEL,
     ROUTER,
     SCALE_MANAGER,
+    TEMPLATE_ANNOTATION,
     UPGRADE_ANNOTATION,
     fleet_labels,
     live_config_map_name,
@@ -29,7 +31,7 @@ from prefleet_operator.render.names import (
     selector_labels,
 )
 from prefleet_operator.render.policy_files import render_policy_config_map
-from prefleet_operator.render.revision import TEMPLATE_FIELDS, Revision, Settled, settle_revisions
+from prefleet_operator.render.revision import TEMPLATE_FIELDS, Revision, Settled, settle_revisions, template_digest
 from prefleet_operator.render.router_command import router_warnings
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "ROLE_LABEL",
     "ROUTER",
     "SCALE_MANAGER",
+    "TEMPLATE_ANNOTATION",
     "TEMPLATE_FIELDS",
     "UPGRADE_ANNOTATION",
     "InstallationDefaults",
@@ -66,4 +69,6 @@ __all__ = [
     "router_warnings",
     "selector_labels",
     "settle_revisions",
+    "template_digest",
+    "with_gates",
 ]

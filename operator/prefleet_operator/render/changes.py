@@ -1,7 +1,8 @@
 """What a change would do to the objects of a fleet: which change, in what, and which pods are replaced for it. Pure.
 
 Two states of each object are compared as the API server keeps them, or as they are rendered where there is no server.
-What the server counts and stamps of itself is left out, and so is the revision, which repeats the template.
+What the server counts and stamps of itself is left out, and so are the revision, which repeats the template, and the
+template's digest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from prefleet_operator.core.differences import Difference, differences
 from prefleet_operator.render.names import REVISION_ANNOTATION, ROLE_LABEL
-from prefleet_operator.render.revision import TEMPLATE_FIELDS
+from prefleet_operator.render.revision import TEMPLATE_FIELDS, bare_template
 
 Object = dict[str, Any]
 ObjectKey = tuple[str, str]
@@ -93,6 +94,9 @@ def _told(found: Object) -> Object:
         name: text for name, text in (metadata.get("annotations") or {}).items() if name != REVISION_ANNOTATION
     }
     told = {name: value for name, value in found.items() if name not in _LEFT_OUT}
+    field = TEMPLATE_FIELDS.get(found["kind"])
+    if field is not None:
+        told["spec"] = told["spec"] | {field: bare_template(found["kind"], told["spec"][field])}
     data = {name: _opened(text) for name, text in (found.get("data") or {}).items()}
     return told | {"metadata": metadata | {"annotations": annotations}, "data": data}
 

@@ -20,6 +20,8 @@ KEPT_ANNOTATION = f"{GROUP}/kept"
 
 REVISION_ANNOTATION = f"{GROUP}/revision"
 """On a workload: what its pods were made of, and by which release (revision.py)."""
+TEMPLATE_ANNOTATION = f"{GROUP}/template"
+"""On the pods of a role: a digest of the template that they were made of, which tells new ones from old."""
 UPGRADE_ANNOTATION = f"{GROUP}/upgrade"
 """On a PrefillPolicy: another value asks for pods as the present release renders them."""
 

@@ -17,6 +17,10 @@ one of them moves both to what one release renders. Replicas and `rollout` are n
 an engine that is told at its start the policy's generation is. The annotation `prefleet.dev/upgrade` of the
 PrefillPolicy is: whoever gives it another value asks for what this release renders.
 
+The template of a role's pods carries a digest of all else in it (`prefleet.dev/template`), by which a rollout tells
+new pods from old ones. It is written together with the template and is no change by itself: pods that an earlier
+release made without one keep their template until something else in it changes, whether or not their revision is known.
+
 Values that are a field's default are left out of the digest, so that a release may add fields. A revision that
 somebody else has written, that cannot be read or that is too large to be kept is none, and then this release's
 rendering counts. All other fields of a workload, and all other objects, are as this release renders them: changing
@@ -34,7 +38,7 @@ from typing import Any, Final
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.core.differences import Difference, differences
 from prefleet_operator.core.native_policy import FleetPolicy
-from prefleet_operator.render.names import REVISION_ANNOTATION, ROLE_LABEL, ROUTER
+from prefleet_operator.render.names import REVISION_ANNOTATION, ROLE_LABEL, ROUTER, TEMPLATE_ANNOTATION
 
 Object = dict[str, Any]
 
@@ -78,7 +82,7 @@ class Revision:
 @dataclass(frozen=True, slots=True)
 class Settled:
     """One workload whose template is chosen. `role`: what its role label says, "router" included; `before`: its
-    revision until now; `newest`: the template that this release renders."""
+    revision until now; `newest`: the template that this release renders, before its digest is put in."""
 
     rendered: Object
     role: str
@@ -89,12 +93,49 @@ class Settled:
     @property
     def restart(self) -> tuple[Difference, ...]:
         """In what the template will be another than until now: each pod is replaced unless that is nothing."""
-        return () if self.before is None else differences(self.before.template, self.now.template)
+        return () if self.before is None else differences(self._bare(self.before), self._bare(self.now))
 
     @property
     def outdated(self) -> tuple[Difference, ...]:
         """In what this release would render the template differently than it is."""
-        return differences(self.now.template, self.newest)
+        return differences(self._bare(self.now), self.newest)
+
+    def _bare(self, revision: Revision) -> Object:
+        return bare_template(self.rendered["kind"], revision.template)
+
+
+def bare_template(kind: str, template: Object) -> Object:
+    """The template of a workload of that kind without its digest."""
+    pod = _leader(kind, template)
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    if TEMPLATE_ANNOTATION not in annotations:
+        return template
+    others = {name: text for name, text in annotations.items() if name != TEMPLATE_ANNOTATION}
+    metadata = {name: value for name, value in pod["metadata"].items() if name != "annotations"}
+    return _with_leader(kind, template, pod | {"metadata": metadata | ({"annotations": others} if others else {})})
+
+
+def template_digest(kind: str, template: Object) -> str:
+    """The digest that the template of a workload carries; "" if an earlier release made it."""
+    annotations = (_leader(kind, template).get("metadata") or {}).get("annotations") or {}
+    return str(annotations.get(TEMPLATE_ANNOTATION, ""))
+
+
+def _stamped(kind: str, template: Object) -> Object:
+    digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
+    pod = _leader(kind, template)
+    annotations = pod["metadata"].get("annotations", {}) | {TEMPLATE_ANNOTATION: digest}
+    return _with_leader(kind, template, pod | {"metadata": pod["metadata"] | {"annotations": annotations}})
+
+
+def _leader(kind: str, template: Object) -> Object:
+    """The template of the pods that are counted: of groups those that lead."""
+    leader: Object = template.get("leaderTemplate") or {} if kind == "LeaderWorkerSet" else template
+    return leader
+
+
+def _with_leader(kind: str, template: Object, pod: Object) -> Object:
+    return template | {"leaderTemplate": pod} if kind == "LeaderWorkerSet" else pod
 
 
 def settle_revisions(
@@ -104,13 +145,15 @@ def settle_revisions(
     release: str,
     upgrade: str,
     remembered: Callable[[str, str], Revision | None],
+    undigested: Callable[[str, str], bool] = lambda _kind, _name: False,
 ) -> tuple[list[Object], tuple[Settled, ...]]:
     """`objects` with the templates that their pods are to have, and the workloads among them.
 
-    `upgrade`: the annotation of the PrefillPolicy. `remembered`: the live revision by kind and name.
+    `upgrade`: the annotation of the PrefillPolicy. `remembered`: the live revision by kind and name; `undigested`:
+    whether a workload is there whose template carries no digest.
     """
     settled = {
-        number: _settle(each, _source(each, spec, policy, upgrade), release, remembered)
+        number: _settle(each, _source(each, spec, policy, upgrade), release, remembered, undigested)
         for number, each in enumerate(objects)
         if each["kind"] in TEMPLATE_FIELDS
     }
@@ -118,17 +161,30 @@ def settle_revisions(
     return chosen, tuple(settled.values())
 
 
-def _settle(rendered: Object, source: str, release: str, remembered: Callable[[str, str], Revision | None]) -> Settled:
-    metadata, field = rendered["metadata"], TEMPLATE_FIELDS[rendered["kind"]]
-    newest, before = rendered["spec"][field], remembered(rendered["kind"], metadata["name"])
-    same = before is not None and before.source == source
-    now = before if before is not None and same else Revision(source, release, newest)
+def _settle(
+    rendered: Object,
+    source: str,
+    release: str,
+    remembered: Callable[[str, str], Revision | None],
+    undigested: Callable[[str, str], bool],
+) -> Settled:
+    kind, metadata = rendered["kind"], rendered["metadata"]
+    field, role = TEMPLATE_FIELDS[kind], metadata["labels"][ROLE_LABEL]
+    newest, before = rendered["spec"][field], remembered(kind, metadata["name"])
+    if before is not None and before.source == source:
+        now = before
+    elif before is not None and bare_template(kind, before.template) == newest:
+        now = Revision(source, release, before.template)
+    elif role == ROUTER or (before is None and undigested(kind, metadata["name"])):
+        now = Revision(source, release, newest)
+    else:
+        now = Revision(source, release, _stamped(kind, newest))
     annotation = now.to_json()
     if len(annotation) <= MAX_REVISION:
         annotations = metadata.get("annotations", {}) | {REVISION_ANNOTATION: annotation}
         metadata = metadata | {"annotations": annotations}
     chosen = rendered | {"metadata": metadata, "spec": rendered["spec"] | {field: now.template}}
-    return Settled(chosen, metadata["labels"][ROLE_LABEL], before, now, newest)
+    return Settled(chosen, role, before, now, newest)
 
 
 def _source(rendered: Object, spec: PrefillPolicySpec, policy: FleetPolicy, upgrade: str) -> str:

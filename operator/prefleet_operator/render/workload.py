@@ -34,6 +34,9 @@ Object = dict[str, Any]
 
 _IMAGE_PULL_S = 600
 _REVISION_HISTORY = 3
+_MIN_READY_S = 5
+"""Between a new pod's turning ready and the Deployment's next step. In this time the operator sets the gate of the
+role anew (core/rollout.py): a watch, a decision and a write, and some more where the API server is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ def _all_pods(pods: _RolePods) -> dict[str, str]:
     return {FLEET_LABEL: pods.fleet, GROUP_SET_LABEL: groups_object_name(pods.fleet, pods.role)}
 
 
-def _rolling_update(spec: RoleSpec) -> Object:
+def rolling_update(spec: RoleSpec) -> Object:
+    """How many pods of a role are replaced at once while nothing steers its rollout."""
     if spec.rollout is not None:
         return spec.rollout.to_resource()
     surge, unavailable = (1, 0) if spec.accelerator is None else (0, 1)
@@ -99,7 +103,8 @@ def _deployment(pods: _RolePods, engine: EngineContainer) -> Object:
         "spec": {
             "replicas": pods.spec.replicas,
             "selector": {"matchLabels": selector_labels(pods.fleet, pods.role)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(pods.spec)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling_update(pods.spec)},
+            "minReadySeconds": _MIN_READY_S,
             "progressDeadlineSeconds": engine.startup_limit_s + _IMAGE_PULL_S,
             "revisionHistoryLimit": _REVISION_HISTORY,
             "template": pods.template(engine),
@@ -113,7 +118,7 @@ def _groups(pods: _RolePods, leader: EngineContainer, worker: EngineContainer) -
         pods.spec,
         leader=pods.template(leader),
         worker=pods.template(worker),
-        rolling_update=_rolling_update(pods.spec),
+        rolling_update=rolling_update(pods.spec),
     )
 
 
