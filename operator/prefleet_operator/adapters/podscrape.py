@@ -39,7 +39,7 @@ PodKey = tuple[str, str]
 
 _BUCKETS = (*names.LENGTHS.values(), names.LONG_WAITS, names.PROMOTION_WAITS)
 _COUNTERS = (*_BUCKETS, names.WAIT_COUNTS, names.PROMOTIONS, names.DEGRADATIONS)
-_GAUGES = (names.OLDEST_WAITS, names.GENERATION)
+_GAUGES = (names.OLDEST_WAITS, names.GENERATION, names.UNFINISHED)
 _NAMES = (*_COUNTERS, *_GAUGES)
 
 
