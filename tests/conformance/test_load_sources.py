@@ -248,11 +248,12 @@ async def test_pods_that_never_answered_are_missing_with_a_sentence(sized: Watch
         assert "pod-0" in found.reason
 
 
-async def test_a_fleet_that_is_not_sized_is_not_asked(fleet: WatchedFleet) -> None:
+async def test_of_a_fleet_that_is_not_sized_is_told_what_is_in_its_pods_alone(fleet: WatchedFleet) -> None:
     fleet.start()
     await asyncio.sleep(0.5)
     reading = await fleet.read()
-    assert (reading.loads, reading.pod_loads) == ({}, {})
+    assert reading.loads == {}
+    assert {name: value(found) for name, found in reading.pod_loads.items()} == {"pod-0": 0, "pod-1": 0}
 
 
 async def test_a_fleet_without_pods_has_no_load(sized: WatchedFleet) -> None:

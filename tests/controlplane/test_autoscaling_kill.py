@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients import StreamingClients
-from tests.support.installation import Fleet, OperatorProcess
+from tests.support.installation import Fleet, Helm, OperatorProcess
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
 from tests.support.waiting import eventually
@@ -28,8 +28,8 @@ WORKLOAD = "chat-mixed"
 COST = {"fixed_s": 0.005, "per_prefill_token_s": 1e-4, "per_decode_token_s": 1e-4}
 # 1.6 seconds of prefill in each second, which takes two pods at least, and more while there is a backlog.
 PROMPT_TOKENS, RATE = 4000, 4.0
-FIRST_STEP_S = 240
-"""Rates are known once pods have been watched for a minute."""
+FIRST_STEP_S = 120
+WINDOWS = {"window": "20s", "fastWindow": "10s"}
 
 
 @pytest.fixture
@@ -37,6 +37,12 @@ def node(plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
     handle = start_agent(plane, tmp_path / "node", name="killed", default_image=Path(sys.prefix))
     yield
     handle.leave()
+
+
+@pytest.fixture
+def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with OperatorProcess(plane, tmp_path / "operator", {"sizing": WINDOWS}) as process:
+        yield process.start()
 
 
 def replicas(fleet: Fleet) -> int:
