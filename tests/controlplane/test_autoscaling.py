@@ -36,7 +36,7 @@ def test_the_operator_follows_the_load_itself(sized: SizedFleet) -> None:
     sized.follows_a_load_that_triples_and_falls()
 
 
-def test_the_hpa_controller_follows_the_load(sized: SizedFleet) -> None:
+def test_the_hpa_controller_follows_the_load_though_the_operator_is_killed_as_it_rises(sized: SizedFleet) -> None:
     sized.hand_to(Actuator.HPA)
-    sized.follows_a_load_that_triples_and_falls()
+    sized.follows_a_load_that_triples_and_falls(as_it_rises=sized.restart_operator)
     assert "kube-controller-manager" in sized.scaled_by()

@@ -44,7 +44,7 @@ def test_replicas_follow_the_metric_up_and_down_and_stay_where_it_is_gone(wish: 
         wish.comes_true(replicas)
     wish.forget()
     eventually(lambda: served(wish) == [])
-    assert wish.failed(WORKLOAD) == "FailedGetExternalMetric"
+    assert wish.failed("hpa", WORKLOAD, "ScalingActive") == "FailedGetExternalMetric"
     assert wish.replicas() == 5
 
 

@@ -97,12 +97,18 @@ class SizedFleet:
         shortest = SHORTEST_PROMPT + order * PROMPTS
         return StreamingClients(f"http://{address}:8000", rate=rate, limit=PROMPTS, shortest_prompt=shortest)
 
-    def follows_a_load_that_triples_and_falls(self) -> None:
+    def restart_operator(self) -> None:
+        """Kill the operator, and start it again."""
+        self.operator.kill()
+        self.operator.start()
+
+    def follows_a_load_that_triples_and_falls(self, as_it_rises: Callable[[], None] = lambda: None) -> None:
         """The story. Raises AssertionError where the fleet does not follow, or a client was not served."""
         eventually(lambda: self.ready() >= 1, 60)
         with self.clients(CALM_RATE, 0) as calm:
             calm_pods = self.settled(lambda pods: pods < BURST_PODS)
             with self.clients(BURST_RATE, 1) as burst:
+                as_it_rises()
                 self.settled(lambda pods: pods >= BURST_PODS)
             self.settled(lambda pods: pods <= calm_pods)
         for clients in (calm, burst):

@@ -122,11 +122,10 @@ class OperatorProcess:
         self._config.write_text(json.dumps(defaults | dict(config or {})))
         self.log = folder / "operator.log"
         self.process: Process | None = None
-        self.port = 0
+        (self.port,) = free_ports(1)  # kept by every start, as whoever scrapes it expects
 
     def start(self, wait: bool = True, flags: Sequence[str] = ()) -> OperatorProcess:
         """Start it; with `wait`, return when it leads and knows the cluster."""
-        (self.port,) = free_ports(1)
         program = [str(Path(sys.executable).with_name("prefleet")), "run"]
         arguments = ["--config", str(self._config), "--lease", RELEASE, "--port", str(self.port), *flags]
         environment = {

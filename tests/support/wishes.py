@@ -67,15 +67,15 @@ class Wish:
         self.set(replicas)
         eventually(lambda: self.replicas() == replicas, 60)
 
-    def failed(self, autoscaler: str) -> str:
-        """Wait until that HPA cannot read its metric; the reason that it gives."""
+    def failed(self, kind: str, name: str, condition: str) -> str:
+        """Wait until that condition of what sets the number is False; the reason that it gives."""
 
         def reason() -> str:
-            conditions = self._get("hpa", autoscaler)["status"].get("conditions", [])
-            told = (each for each in conditions if (each["type"], each["status"]) == ("ScalingActive", "False"))
+            conditions = self._get(kind, name)["status"].get("conditions") or []
+            told = (each for each in conditions if (each["type"], each["status"]) == (condition, "False"))
             return next((str(each["reason"]) for each in told), "")
 
-        return eventually(reason, 60)
+        return eventually(reason, 90)
 
     def _get(self, kind: str, name: str) -> Json:
         found: Json = json.loads(self.plane.kubectl("-n", self.namespace, "get", kind, name, "-o", "json"))

@@ -39,7 +39,8 @@ def test_replicas_follow_the_metric_up_and_down_and_stay_where_it_is_gone(wish: 
     for replicas in (6, 2, 5):
         wish.comes_true(replicas)
     wish.forget()
-    assert wish.failed(f"keda-hpa-{WORKLOAD}") == "FailedGetExternalMetric"
+    assert wish.failed("hpa", f"keda-hpa-{WORKLOAD}", "ScalingActive") == "FailedGetExternalMetric"
+    assert wish.failed("scaledobject", WORKLOAD, "Ready") == "TriggerError"
     assert wish.replicas() == 5
 
 
