@@ -97,7 +97,7 @@ def drive(seen: Seen, rules: SizingRules, seconds: Sequence[int], replicas: int)
 def test_bounds_reasons_and_no_reversal_of_a_rise(seed, role, least, more):
     rules = SizingRules({role: RoleRules(least, least + more, 4)}, down_window_s=300.0)
     rose_at = -(10**9)
-    for second, before, size in drive(random_load(seed), rules, range(0, 5400, SCRAPE_S), least):
+    for second, before, size in drive(random_load(seed), rules, range(0, 3600, SCRAPE_S), least):
         assert least <= size.desired <= least + more
         assert size.message
         assert str(size.desired) in size.message
@@ -117,16 +117,16 @@ def test_a_role_that_cannot_be_sized_keeps_its_number_and_an_empty_answer_is_nev
     def gone(second: int, present: int) -> RoleSignals:
         return replace(load(second, present), arrivals=Missing("no series"), running=Missing("no series"))
 
-    decided = drive(gone, rules, range(0, 3600, 60), replicas)
+    decided = drive(gone, rules, range(0, 1800, 60), replicas)
     assert {size.desired for _, _, size in decided} == {replicas}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10**6), role=st.sampled_from([P, D, M]), every_s=st.sampled_from([1, 5]))
 def test_who_asks_more_often_is_answered_alike(seed, role, every_s):
     rules = SizingRules({role: RoleRules(1, 12, 4)}, down_window_s=300.0)
-    rare = drive(random_load(seed), rules, range(0, 2400, SCRAPE_S), 3)
-    often = drive(random_load(seed), rules, range(0, 2400, every_s), 3)
+    rare = drive(random_load(seed), rules, range(0, 1800, SCRAPE_S), 3)
+    often = drive(random_load(seed), rules, range(0, 1800, every_s), 3)
     moves = [
         [(second, before, size.desired) for second, before, size in run if size.desired != before]
         for run in (rare, often)
@@ -134,13 +134,13 @@ def test_who_asks_more_often_is_answered_alike(seed, role, every_s):
     assert moves[0] == moves[1]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_long_waits_raise_by_one_pod_a_cooldown_and_nothing_takes_it_back_within_the_window(seed):
     rng, seen = random.Random(seed), random_load(seed)
     rules = SizingRules({P: RoleRules(1, 40, 4)}, down_window_s=300.0, cooldown_s=600.0)
     memory, replicas, raised, rose_at = SizingMemory(), 4, [], -(10**9)
-    for second in range(0, 5400, SCRAPE_S):
+    for second in range(0, 3600, SCRAPE_S):
         waits = WaitSignal(rng.choice((1.0, 7.9)), 8.0)
         inputs = SizingInputs({P: seen(second, replicas)}, rules, waits=waits)
         decision, memory = decide_size(inputs, memory, float(START + second))
