@@ -131,6 +131,12 @@ class Plan:
     sizes: Mapping[Role, int] = field(default_factory=dict)
     sizing: SizingState | None = None
 
+    @property
+    def asked(self) -> Mapping[Role, int]:
+        """The replicas that each role is to have once whoever sets them has followed."""
+        counts = {role: part.replicas for role, part in self.spec.roles().items()}
+        return counts if self.sizing is None or self.sizes else counts | self.sizing.wanted
+
 
 def make_plan(situation: Situation, now: float) -> Plan:
     """Decide about one fleet; `now` in Unix seconds."""
