@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import Role, parse_spec
 from prefleet_operator.app.gather import Cluster, query
 from prefleet_operator.app.policies import PolicyIndex
+from prefleet_operator.app.records import PodRecord
 from prefleet_operator.app.telemetry import Telemetry
 from prefleet_operator.app.workqueue import WorkFailedError
-from prefleet_operator.core.observed import Missing
+from prefleet_operator.core.observed import Missing, Reading, Sample
 from prefleet_operator.core.sizing.turn import PACE_S
 from prefleet_operator.core.sizing.values import RoleLoad
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,6 +26,7 @@ from tests.unit.test_hand_over import ScaledWorld, running
 SIZED: dict[str, Any] = {"prefill": {"minReplicas": 1, "maxReplicas": 6}}
 DOWN_WINDOW_S = 600.0
 POLICY = ("prefillpolicies", "chat")
+GENERATION = "prefleet.dev/policy-generation"
 
 
 class Loaded:
@@ -181,6 +184,26 @@ async def test_where_another_controller_scales_the_operator_only_says_the_number
     assert role["desired"] == 4, "the live number counts until the other controller has moved it"
     await fleet.feel(None)
     assert list(fleet.published().values()) == [6.0], "what is wanted does not fall back to what was reached"
+
+
+async def test_a_fall_that_nobody_follows_does_not_have_pods_written_for_ever() -> None:
+    """As without the adapter that a HorizontalPodAutoscaler asks. What pods have to do changes with every reading."""
+    fleet = Loaded(await running(autoscaling=SIZED | {"actuator": "HPA"}))
+    world = fleet.world
+    metadata = {"namespace": "ns", "uid": "p", "resourceVersion": "9", "annotations": {GENERATION: "1"}}
+    metadata |= {"name": "p", "labels": {"prefleet.dev/fleet": "chat", "prefleet.dev/role": "prefill"}}
+    world.api.objects[("pods", "p")] = {"metadata": metadata, "status": {}}
+    world.cluster.pods.put(PodRecord.of(copy.deepcopy(world.api.objects[("pods", "p")])))
+    written = []
+    for turn in range(100):
+        world.now += PACE_S
+        loads = {Role.PREFILL: load_of(1.5, world.now)}
+        pods: dict[str, Reading[float]] = {"p": Sample(float(turn), world.now)}
+        world.readings.put("uid-chat", FleetReading(loads=loads, pod_loads=pods), world.now)
+        written += [turn for write in await world.turn() if write == "patch pods p None"]
+    assert fleet.size["desired"] < fleet.pods == 4
+    assert len(written) >= 3, "while it may be followed any moment, what a pod says is fresh"
+    assert written[-1] < 80, "and then no more"
 
 
 async def test_before_the_first_decision_the_live_number_is_published() -> None:

@@ -14,7 +14,7 @@ from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster, gather, live_config_map, live_replicas
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.rollouts import count_roles
-from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles
+from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles, late_roles
 from prefleet_operator.core.differences import Difference
 from prefleet_operator.core.plan import Plan, make_plan
 from prefleet_operator.core.restarts import Outdated, Restart, outdated_sentence, say_outdated, say_rollout
@@ -108,7 +108,7 @@ def decide(
             Restart(each.role, _count_pods(policy, cluster, each.role), _changes(policy, cluster, each))
             for each in workloads
         ),
-        costs=_costs(policy, plan, cluster, reading),
+        costs=_costs(policy, plan, cluster, reading, now),
     )
 
 
@@ -123,7 +123,7 @@ def _steered(policy: PolicyRecord, plan: Plan, cluster: Cluster) -> PrefillPolic
     return with_replicas(plan.spec, {role: min(count, plan.asked[role]) for role, count in live.items()})
 
 
-def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetReading) -> Mapping[str, int]:
+def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetReading, now: float) -> Mapping[str, int]:
     """What the pods of roles that shall become smaller say of themselves first, whoever makes them smaller."""
     deployments = cluster.children["Deployment"].of(*policy.key)
     live = {each.role: each.wanted_pods for each in deployments if each.role is not None and each.ours}
@@ -132,7 +132,8 @@ def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetRea
         for pod in cluster.made_pods(*policy.key)
         if pod.role is not None and not pod.terminating
     )
-    return deletion_costs(pods, reading.pod_loads, falling_roles(plan.asked, live))
+    fell = {} if plan.sizing is None else {role: known.fell_at_s for role, known in plan.sizing.memory.roles.items()}
+    return deletion_costs(pods, reading.pod_loads, falling_roles(plan.asked, live), late_roles(fell, now))
 
 
 def _counted(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, objects: Sequence[Object]) -> set[Role]:
