@@ -233,6 +233,36 @@ async def test_a_role_that_goes_from_one_node_to_several_keeps_its_number() -> N
     assert ("deployments", "chat-prefill") not in fleet.world.api.objects
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["the same process", "another process"])
+@pytest.mark.parametrize("actuator", ["Direct", "HPA"])
+async def test_a_workload_that_somebody_deletes_comes_back_with_the_number_last_decided(
+    actuator: str, restarted: bool
+) -> None:
+    fleet = Loaded(await running(prefill={"replicas": 1}, autoscaling=SIZED | {"actuator": actuator}))
+    await fleet.feel(5.3)
+    wanted = fleet.size["desired"]
+    assert wanted > 1
+    del fleet.world.api.objects[("deployments", "chat-prefill")]
+    del fleet.world.api.owners["chat-prefill"]
+    if restarted:
+        fleet.world.restart()
+    fleet.world.rewatch()
+    fleet.world.api.counts.clear()
+    await fleet.feel(None)
+    assert set(fleet.world.api.counts["chat-prefill"]) == {wanted}
+
+
+async def test_a_workload_that_was_never_made_starts_as_the_changed_spec_says() -> None:
+    world = ScaledWorld(prefill={"replicas": 6}, autoscaling=SIZED)
+    world.api.refuses = "ConfigMap"
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    world.api.refuses = None
+    world.change(prefill={"replicas": 2})
+    await world.settle()
+    assert set(world.api.counts["chat-prefill"]) == {2}
+
+
 async def test_of_policies_that_are_gone_nothing_is_kept() -> None:
     fleet = await loaded()
     fleet.world.sizings.keep({"uid-chat"})

@@ -1,4 +1,4 @@
-"""Rollouts of fleets that are autoscaled: what a gate allows must hold before and after a number of replicas follows."""
+"""Rollouts of fleets that are autoscaled: what a gate allows holds before and after a number of replicas follows."""
 
 from __future__ import annotations
 

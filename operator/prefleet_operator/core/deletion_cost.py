@@ -7,9 +7,9 @@ last reading, seconds old, and a hint, no promise: the pod that goes still drain
 
 A pod of which no fresh reading is there keeps what it says. One that never said anything counts as 0, like an idle one:
 what does not answer is missed least. Only values that change are written, and only when a count falls, since each write
-to a pod wakes every watcher of pods. Whoever is to follow a number may never do so, as a HorizontalPodAutoscaler without
-its metric: `FOLLOWED_S` after the number was decided, what a pod has said once is left as it is. Left out: groups of
-several nodes, whose controller goes by number alone.
+to a pod wakes every watcher of pods. Whoever is to follow a number may never do so, such as a HorizontalPodAutoscaler
+without its metric: `FOLLOWED_S` after a number fell, a pod that has said something says nothing more. Left out: groups
+of several nodes, whose controller goes by number alone.
 """
 
 from __future__ import annotations

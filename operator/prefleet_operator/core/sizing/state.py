@@ -30,6 +30,9 @@ MOST_MARKS = 4 * MARKS
 CLOCK_SKEW_S = 60.0
 """How far the clock of an operator that led before may have been ahead."""
 
+RECALLED = 0
+"""The generation of a state that another process has left."""
+
 _MEMORY: TypeAdapter[SizingMemory] = TypeAdapter(SizingMemory)
 
 
@@ -48,7 +51,7 @@ class SizingState:
     sizes: Mapping[Role, RoleSize] = field(default_factory=dict)
     before: Mapping[Role, int] = field(default_factory=dict)
     decided_at_s: float | None = None
-    generation: int = 0
+    generation: int = RECALLED
 
     def with_waits(self, waits: WaitsMemory) -> SizingState:
         """The same with another memory of who acted on long waits."""
