@@ -90,6 +90,7 @@ class Sizer:
             before=before,
             decided_at_s=self.now,
             generation=self.generation,
+            unsaid=state.unsaid,
         )
 
     def counts(self, state: SizingState) -> dict[Role, int]:
