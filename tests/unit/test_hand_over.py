@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from prefleet_operator.adapters.kube import RESOURCES_BY_KIND, Object, Resource
-from prefleet_operator.api import Role, parse_spec
+from prefleet_operator.adapters.kube import RESOURCES_BY_KIND, Kube, Object, RefusedError, Resource
+from prefleet_operator.api import PolicyDocument, Role, parse_spec
+from prefleet_operator.app.preview import Installed, preview
 from prefleet_operator.app.reconcile import Outcome
 from prefleet_operator.app.workqueue import WorkFailedError
 from prefleet_operator.render import FIELD_MANAGER, SCALE_MANAGER, release_replicas
@@ -267,6 +268,53 @@ async def test_what_a_finalizer_holds_up_is_deleted_once() -> None:
     world.rewatch()
     await world.settle()
     assert world.api.writes.count("delete horizontalpodautoscalers chat-prefill") == 1
+
+
+async def test_a_scale_that_is_refused_is_told_with_what_was_to_be_scaled() -> None:
+    world = await running(autoscaling=BOTH)
+
+    def refuse(plural: str, name: str, count: int, by: str = "someone") -> Object:
+        raise RefusedError("no right to patch the subresource scale")
+
+    world.api.scale = refuse  # type: ignore[method-assign]
+    world.change(autoscaling={"prefill": {"minReplicas": 5, "maxReplicas": 6}, "decode": {"maxReplicas": 6}})
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    (accepted,) = [
+        each
+        for each in world.api.objects[("prefillpolicies", "chat")]["status"]["conditions"]
+        if each["type"] == "Accepted"
+    ]
+    assert accepted["message"].startswith("The API server refuses to scale the Deployment chat-prefill to 5: no right")
+
+
+class DryApi(OwningApi):
+    """What `prefleet diff` asks for, too."""
+
+    async def served(self, resource: Resource) -> bool:
+        return True
+
+    async def list_page(
+        self, resource: Resource, namespace: str | None, selector: str, token: str = ""
+    ) -> tuple[list[Object], str, str]:
+        return [copy.deepcopy(each) for (plural, _), each in self.objects.items() if plural == resource.plural], "1", ""
+
+    async def apply(
+        self, resource: Resource, desired: Object, manager: str = FIELD_MANAGER, dry_run: bool = False
+    ) -> Object:
+        return copy.deepcopy(desired) if dry_run else await super().apply(resource, desired, manager)
+
+
+async def test_a_diff_shows_the_number_that_other_bounds_would_bring() -> None:
+    world = await running(autoscaling=BOTH)
+    api = DryApi()
+    api.objects = world.api.objects
+    spec = world.api.objects[("prefillpolicies", "chat")]["spec"]
+    lower = parse_spec(spec | {"autoscaling": {"prefill": {"maxReplicas": 3}, "decode": {"maxReplicas": 6}}})
+    document = PolicyDocument("chat", "ns", lower)
+    shown = await preview(cast(Kube, api), document, {}, Installed("runtime:1"), world.now)
+    (change,) = [each for each in shown.changes if each.kind == "Deployment"]
+    assert [str(field) for field in change.fields] == ["spec.replicas 4 -> 3"]
 
 
 def test_replicas_are_released_for_the_roles_named_alone() -> None:

@@ -12,7 +12,15 @@ from prefleet_operator.api import Actuator, Role, SizingStatus, parse_spec
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.scaling import judge_room, judge_scaling, scale_events
 from prefleet_operator.core.sizing.arbiter import Act, WaitsMemory
-from prefleet_operator.core.sizing.state import CLOCK_SKEW_S, SizingState, recall_memory, recall_state, to_status
+from prefleet_operator.core.sizing.state import (
+    CLOCK_SKEW_S,
+    STEADY_S,
+    SizingState,
+    recall_memory,
+    recall_state,
+    tell,
+    to_status,
+)
 from prefleet_operator.core.sizing.values import Capacity, Mark, RoleMemory, RoleSize, SizingMemory
 
 NOW = 1_700_000_000.0
@@ -32,6 +40,12 @@ BLIND = RoleSize(D, 1, Reason.METRICS_STALE, "1 decode pods stay: KV use: the la
 UNLEARNT = RoleSize(P, 3, Reason.LEARNING_CAPACITY, "3 prefill pods stay: no pod has yet been busy")
 
 
+def told_of(*sizes: RoleSize) -> SizingStatus:
+    """The status of a fleet of such sizes."""
+    before = {size.role: 3 for size in sizes}
+    return to_status(SizingState(Actuator.DIRECT, sizes={size.role: size for size in sizes}, before=before), None, NOW)
+
+
 @pytest.mark.parametrize(
     ("sizes", "status", "reason"),
     [
@@ -41,7 +55,7 @@ UNLEARNT = RoleSize(P, 3, Reason.LEARNING_CAPACITY, "3 prefill pods stay: no pod
     ],
 )
 def test_scaling_active(sizes: list[RoleSize], status: str, reason: str) -> None:
-    verdict = judge_scaling({size.role: size for size in sizes}, noisy=False)
+    verdict = judge_scaling(told_of(*sizes))
     assert (verdict.status.value, verdict.reason.value) == (status, reason)
     assert all(size.message in verdict.message for size in sizes)
 
@@ -73,13 +87,13 @@ def limited(reason: Reason, desired: int, needed: int) -> RoleSize:
     ],
 )  # fmt: skip
 def test_what_limits_a_fleet_is_said_with_what_to_raise(size: RoleSize, reason: str, told: str) -> None:
-    verdict = judge_room({D: STAYS, P: size}, SPEC, noisy=False)
+    verdict = judge_room(told_of(STAYS, size), SPEC)
     assert verdict is not None
     assert (verdict.status.value, verdict.reason.value, verdict.message) == ("True", reason, told)
 
 
 def test_sizes_that_are_not_limited_say_nothing_of_capacity() -> None:
-    assert judge_room({P: GROWS, D: STAYS}, SPEC, noisy=False) is None
+    assert judge_room(told_of(GROWS, STAYS), SPEC) is None
 
 
 MEMORY = SizingMemory(
@@ -121,20 +135,46 @@ def test_the_status_travels_in_json_and_is_recalled_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("state", "written"),
     [
-        pytest.param(STATE, False, id="nothing"),
-        pytest.param(resize(replace(GROWS, message=GROWS.message.replace("4.2", "4.3e-05"))), False, id="a number"),
-        pytest.param(replace(STATE, memory=SizingMemory(waits=MEMORY.waits)), False, id="what was seen"),
-        pytest.param(resize(replace(GROWS, desired=6)), True, id="the number of pods"),
-        pytest.param(resize(replace(GROWS, reason=Reason.DAMPED)), True, id="the reason"),
-        pytest.param(resize(replace(GROWS, message="something else")), True, id="the words"),
-        pytest.param(STATE.with_waits(WaitsMemory(Act.TUNE, int(NOW))), True, id="who acted on long waits"),
-        pytest.param(replace(STATE, actuator=Actuator.KEDA), True, id="the actuator"),
+        pytest.param(STATE, None, id="nothing"),
+        pytest.param(resize(replace(GROWS, message=GROWS.message.replace("4.2", "4.3e-05"))), None, id="a number"),
+        pytest.param(replace(STATE, memory=SizingMemory(waits=MEMORY.waits)), None, id="what was seen"),
+        pytest.param(resize(replace(GROWS, desired=6)), 0, id="the number of pods"),
+        pytest.param(resize(replace(GROWS, reason=Reason.DAMPED)), STEADY_S, id="the reason"),
+        pytest.param(resize(replace(GROWS, limited=True)), STEADY_S, id="that it may not have more"),
+        pytest.param(resize(replace(GROWS, message="something else")), STEADY_S, id="the words"),
+        pytest.param(STATE.with_waits(WaitsMemory(Act.TUNE, int(NOW))), 0, id="who acted on long waits"),
+        pytest.param(replace(STATE, actuator=Actuator.KEDA), 0, id="the actuator"),
     ],
 )
-def test_the_status_is_written_anew_only_where_something_has_changed(state: SizingState, written: bool) -> None:
+def test_the_status_is_written_anew_only_where_something_has_changed(state: SizingState, written: float | None) -> None:
+    before, after_s = to_status(STATE, None, NOW), 0.0
+    while True:
+        state, after = tell(state, before, False, NOW + after_s)
+        if after is not before or after_s > STEADY_S:
+            break
+        after_s += 15.0
+    assert (None if after is before else after_s) == written
+
+
+def test_what_comes_and_goes_is_not_said() -> None:
+    before, state = to_status(STATE, None, NOW), STATE
+    damped = replace(GROWS, reason=Reason.DAMPED)
+    for turn in range(100):
+        sizes = {**STATE.sizes, P: damped if turn % 3 else GROWS}
+        state, after = tell(replace(state, sizes=sizes), before, False, NOW + turn * 15)
+        assert after is before
+
+
+def test_a_changed_spec_brings_its_words_at_once() -> None:
     before = to_status(STATE, None, NOW)
-    after = to_status(state, before, NOW + 60)
-    assert (after is not before) is written
+    _, after = tell(resize(replace(GROWS, reason=Reason.DAMPED)), before, True, NOW)
+    assert after.roles[0].reason == "Damped"
+
+
+def test_a_reason_that_somebody_has_written_into_the_status_is_replaced() -> None:
+    told = to_status(STATE, None, NOW)
+    spoilt = told.model_copy(update={"roles": [told.roles[0].model_copy(update={"reason": "Magic"}), told.roles[1]]})
+    assert tell(STATE, spoilt, False, NOW)[1] == told
 
 
 def test_a_number_keeps_the_time_of_its_last_change() -> None:

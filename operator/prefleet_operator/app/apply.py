@@ -176,9 +176,9 @@ class Applier:
         elif kind == "ConfigMap":
             version = {"resourceVersion": str(record.identity.version)}
             body = desired | {"metadata": desired["metadata"] | version}
-        elif record.holds_replicas and "replicas" not in desired["spec"]:
-            await self._hand_replicas_over(desired)
         try:
+            if record is not None and record.holds_replicas and "replicas" not in desired.get("spec", {}):
+                await self._hand_replicas_over(desired)
             answer = ChildRecord.of(await self._kube.apply(resource, body))
         except RefusedError as error:
             raise RefusedError(f"The API server refuses the {kind} {name}: {error}") from error
@@ -207,6 +207,8 @@ class Applier:
             await self._kube.merge_patch(RESOURCES_BY_KIND[kind], namespace, name, patch, "scale")
         except NotFoundError as error:
             raise ConflictError(f"the {kind} {name} is gone: decide again") from error
+        except RefusedError as error:
+            raise RefusedError(f"The API server refuses to scale the {kind} {name} to {count}: {error}") from error
 
     async def _refuse_a_stranger(self, desired: Object, fleet: str) -> None:
         """An object of that name may be somebody else's, or ours and not yet heard of."""

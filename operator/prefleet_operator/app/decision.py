@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import PrefillPolicySpec, Role
-from prefleet_operator.app.gather import Cluster, gather, live_config_map
+from prefleet_operator.app.gather import Cluster, gather, live_config_map, live_replicas
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.rollouts import count_roles
-from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles
+from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles, late_roles
 from prefleet_operator.core.differences import Difference
 from prefleet_operator.core.plan import Plan, make_plan
 from prefleet_operator.core.restarts import Outdated, Restart, outdated_sentence, say_outdated, say_rollout
 from prefleet_operator.core.rollout import next_gates, tell_rollout
 from prefleet_operator.core.sizing.state import SizingState
+from prefleet_operator.core.sizing.turn import with_replicas
 from prefleet_operator.render import (
     ROUTER,
     TEMPLATE_FIELDS,
@@ -97,7 +98,7 @@ def decide(
     objects, workloads = settle_revisions(rendered, spec, plan.policy, release, policy.upgrade, remembered, undigested)
     outdated = [Outdated(each.role, each.now.release, each.outdated) for each in workloads]
     waits = outdated_sentence(outdated, release, UPGRADE_ANNOTATION)
-    pods = count_roles(policy, spec, cluster, workloads)
+    pods = count_roles(policy, _steered(policy, plan, cluster), cluster, workloads)
     gates = next_gates(pods)
     return Decision(
         plan=say_rollout(say_outdated(plan, policy.status, waits), tell_rollout(pods, gates)),
@@ -107,15 +108,23 @@ def decide(
             Restart(each.role, _count_pods(policy, cluster, each.role), _changes(policy, cluster, each))
             for each in workloads
         ),
-        costs=_costs(policy, plan, cluster, reading),
+        costs=_costs(policy, plan, cluster, reading, now),
     )
 
 
-def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetReading) -> Mapping[str, int]:
+def _steered(policy: PolicyRecord, plan: Plan, cluster: Cluster) -> PrefillPolicySpec:
+    """The spec with the replicas that gates are decided on: of a sized role the fewer of those that its workload has
+    and is to have.
+
+    A gate is written before the number follows, and says in pods how many may be absent. What it allows of many would
+    be all that a smaller number has.
+    """
+    live = live_replicas(policy, plan.spec, cluster)
+    return with_replicas(plan.spec, {role: min(count, plan.asked[role]) for role, count in live.items()})
+
+
+def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetReading, now: float) -> Mapping[str, int]:
     """What the pods of roles that shall become smaller say of themselves first, whoever makes them smaller."""
-    asked = {role: spec.replicas for role, spec in plan.spec.roles().items()}
-    if plan.sizing is not None:
-        asked |= {role: size.desired for role, size in plan.sizing.sizes.items()}
     deployments = cluster.children["Deployment"].of(*policy.key)
     live = {each.role: each.wanted_pods for each in deployments if each.role is not None and each.ours}
     pods = (
@@ -123,7 +132,8 @@ def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetRea
         for pod in cluster.made_pods(*policy.key)
         if pod.role is not None and not pod.terminating
     )
-    return deletion_costs(pods, reading.pod_loads, falling_roles(asked, live))
+    fell = {} if plan.sizing is None else {role: known.fell_at_s for role, known in plan.sizing.memory.roles.items()}
+    return deletion_costs(pods, reading.pod_loads, falling_roles(plan.asked, live), late_roles(fell, now))
 
 
 def _counted(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, objects: Sequence[Object]) -> set[Role]:

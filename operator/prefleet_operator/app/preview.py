@@ -11,7 +11,7 @@ one that is installed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -28,13 +28,14 @@ from prefleet_operator.adapters.kube import (
     Resource,
 )
 from prefleet_operator.adapters.metrics_source import FleetReading
-from prefleet_operator.api import InvalidSpecError, PolicyDocument, PrefillPolicySpec, parse_spec
+from prefleet_operator.api import InvalidSpecError, PolicyDocument, PrefillPolicySpec, Role, parse_spec
 from prefleet_operator.app.decision import Installation, decide
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import ChildRecord, PodRecord
 from prefleet_operator.render import (
     FLEET_LABEL,
+    ROLE_LABEL,
     UPGRADE_ANNOTATION,
     InstallationDefaults,
     fleet_labels,
@@ -85,7 +86,7 @@ async def preview(
     installation = Installation(defaults, (source,), version("prefleet"))
     decision = decide(policy, document.spec, cluster, FleetReading(), installation, now)
     _refuse_unserved(decision.objects, cluster)
-    dry_run = {key_of(each): await _dry_run(kube, policy, each, live) for each in decision.objects}
+    dry_run = {key_of(each): await _dry_run(kube, policy, each, live, decision.sizes) for each in decision.objects}
     after = {key: without_gate(each, document.spec) for key, each in dry_run.items()}
     steady = {key: without_gate(each, before) for key, each in live.items()}
     kept = {key: each for key, each in steady.items() if _stays(key, each, after)}
@@ -148,8 +149,11 @@ def _refuse_unserved(objects: Sequence[Object], cluster: Cluster) -> None:
         raise RefusedError(f"this cluster does not serve the kind {kind}: {INSTALL_HINTS[kind]}")
 
 
-async def _dry_run(kube: Kube, policy: PolicyRecord, desired: Object, live: dict[ObjectKey, Object]) -> Object:
-    """The object as it would be. One that is new is not asked for: its policy, which owns it, may be new as well."""
+async def _dry_run(
+    kube: Kube, policy: PolicyRecord, desired: Object, live: dict[ObjectKey, Object], sizes: Mapping[Role, int]
+) -> Object:
+    """The object as it would be. One that is new is not asked for: its policy, which owns it, may be new as well.
+    `sizes`: the replicas that the operator would set, which other bounds may change."""
     kind, name = key_of(desired)
     if (kind, name) not in live:
         found = await kube.find(RESOURCES_BY_KIND[kind], policy.namespace, name)
@@ -158,7 +162,8 @@ async def _dry_run(kube: Kube, policy: PolicyRecord, desired: Object, live: dict
         return desired
     if kind in TEMPLATE_FIELDS and "replicas" not in desired["spec"]:
         # The operator has the live count handed over first, which a dry run cannot show.
-        desired = desired | {"spec": desired["spec"] | {"replicas": live[(kind, name)]["spec"]["replicas"]}}
+        count = sizes.get(Role(desired["metadata"]["labels"][ROLE_LABEL]), live[(kind, name)]["spec"]["replicas"])
+        desired = desired | {"spec": desired["spec"] | {"replicas": count}}
     return {"kind": kind, **await kube.apply(RESOURCES_BY_KIND[kind], desired, dry_run=True)}
 
 

@@ -7,7 +7,9 @@ last reading, seconds old, and a hint, no promise: the pod that goes still drain
 
 A pod of which no fresh reading is there keeps what it says. One that never said anything counts as 0, like an idle one:
 what does not answer is missed least. Only values that change are written, and only when a count falls, since each write
-to a pod wakes every watcher of pods. Left out: groups of several nodes, whose controller goes by number alone.
+to a pod wakes every watcher of pods. Whoever is to follow a number may never do so, such as a HorizontalPodAutoscaler
+without its metric: `FOLLOWED_S` after a number fell, a pod that has said something says nothing more. Left out: groups
+of several nodes, whose controller goes by number alone.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from prefleet_operator.core.observed import Reading, Sample
 
 HIGHEST: Final = 2**31 - 1
 """What Kubernetes takes: a number of 32 bits."""
+
+FOLLOWED_S: Final = 180.0
+"""In what time another controller takes up a number: a scrape, the rate of its queries, and its own turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +42,22 @@ def falling_roles(asked: Mapping[Role, int], live: Mapping[Role, int]) -> frozen
     return frozenset(role for role, count in asked.items() if role in live and count < live[role])
 
 
+def late_roles(fell_at_s: Mapping[Role, int | None], now: float) -> frozenset[Role]:
+    """Of the sized roles those whose number did not fall, or fell so long ago that it should have been followed."""
+    return frozenset(role for role, at_s in fell_at_s.items() if at_s is None or now - at_s >= FOLLOWED_S)
+
+
 def deletion_costs(
-    pods: Iterable[CostedPod], loads: Mapping[str, Reading[float]], falling: frozenset[Role]
+    pods: Iterable[CostedPod],
+    loads: Mapping[str, Reading[float]],
+    falling: frozenset[Role],
+    late: frozenset[Role] = frozenset(),
 ) -> dict[str, int]:
-    """By pod name, what is to be written."""
+    """By pod name, what is to be written. `late`: roles whose number should have been followed by now."""
     costs = {}
     for pod in pods:
         load = loads.get(pod.name)
-        if pod.role not in falling or not isinstance(load, Sample):
+        if pod.role not in falling or not isinstance(load, Sample) or (pod.role in late and pod.cost is not None):
             continue
         cost = min(HIGHEST, max(0, round(load.value)))
         if cost != pod.cost:

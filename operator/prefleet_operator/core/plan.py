@@ -28,6 +28,7 @@ from prefleet_operator.api import (
     PrefillPolicySpec,
     PrefillPolicyStatus,
     Role,
+    SizingStatus,
     format_duration,
 )
 from prefleet_operator.core.attached import judge_attached_ready
@@ -47,8 +48,7 @@ from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restart_budget import within_budget
 from prefleet_operator.core.runtime_policy import to_fleet_policy, to_scheduling_policy
 from prefleet_operator.core.scaling import judge_room, judge_scaling, scale_events
-from prefleet_operator.core.sizing.state import SizingState
-from prefleet_operator.core.sizing.state import to_status as to_sizing_status
+from prefleet_operator.core.sizing.state import SizingState, tell
 from prefleet_operator.core.sizing.turn import Sizer, SizingView, with_replicas
 from prefleet_operator.core.started import judge_started
 from prefleet_operator.core.status import (
@@ -131,6 +131,12 @@ class Plan:
     sizes: Mapping[Role, int] = field(default_factory=dict)
     sizing: SizingState | None = None
 
+    @property
+    def asked(self) -> Mapping[Role, int]:
+        """The replicas that each role is to have once whoever sets them has followed."""
+        counts = {role: part.replicas for role, part in self.spec.roles().items()}
+        return counts if self.sizing is None or self.sizes else {**counts, **self.sizing.wanted}
+
 
 def make_plan(situation: Situation, now: float) -> Plan:
     """Decide about one fleet; `now` in Unix seconds."""
@@ -138,15 +144,17 @@ def make_plan(situation: Situation, now: float) -> Plan:
     decision, memory = decide(situation.metrics, spec, before, now)
     if spec.engine.told_at_start:
         decision, memory = within_budget(spec, situation.status.history, before, decision, memory, now)
-    sizing, sizes = None, dict[Role, int]()
+    sizing, told, sizes = None, None, dict[Role, int]()
     if spec.autoscaling is not None:
         sizer = Sizer(spec, situation.generation, situation.sizing, situation.pods, now)
         decision, memory, sizing = decide_together(sizer, situation.status.autoscaling, before, decision, memory)
         counts = sizer.counts(sizing)
         situation = replace(situation, spec=with_replicas(situation.spec, counts))
         sizes = counts if spec.autoscaling.actuator is Actuator.DIRECT else sizes
+        renewed = situation.status.observed_generation != situation.generation
+        sizing, told = tell(sizing, situation.status.autoscaling, renewed, now)
     policy = _next_policy(situation, to_fleet_policy(decision, spec, 0))
-    status = _next_status(situation, decision, memory, policy, sizing, now)
+    status = _next_status(situation, decision, memory, policy, told, now)
     return Plan(
         policy=policy,
         annotate=() if situation.spec.attach is not None else _pods_behind(situation, policy.generation),
@@ -221,12 +229,11 @@ def _next_status(
     decision: TuningDecision,
     memory: TunerMemory,
     policy: FleetPolicy,
-    sizing: SizingState | None,
+    autoscaling: SizingStatus | None,
     now: float,
 ) -> PrefillPolicyStatus:
     previous, effective = situation.status, describe_effective(policy)
     tuning = settle(previous.tuning, to_status(decision, memory))
-    autoscaling = None if sizing is None else to_sizing_status(sizing, previous.autoscaling, now)
     history = list(previous.history)
     if previous.effective is None or previous.effective.generation != effective.generation:
         history = record_move(history, _move(situation, decision, effective, now))
@@ -247,11 +254,11 @@ def _next_status(
         judge_started(facts) if situation.spec.engine.told_at_start else judge_policy_active(facts),
         judge_metrics(situation, facts),
         judge_tuned(decision, noisy=tuning == previous.tuning),
-        *_judge_sizes(situation, decision, sizing, tuning == previous.tuning, autoscaling == previous.autoscaling),
+        *_judge_sizes(situation, decision, autoscaling, same_tuning=tuning == previous.tuning),
         judge_degraded(situation.metrics.degradations, situation.spec, previous.conditions),
     )
     # What is not judged stays as it was: so a condition that is no more is taken out.
-    lasting = [each for each in previous.conditions if sizing or each.type is not ConditionType.SCALING_ACTIVE]
+    lasting = [each for each in previous.conditions if autoscaling or each.type is not ConditionType.SCALING_ACTIVE]
     conditions = merge_conditions(lasting, verdicts, situation.generation, now)
     roles = role_statuses(facts)
     return status.model_copy(
@@ -267,14 +274,14 @@ def _next_status(
 
 
 def _judge_sizes(
-    situation: Situation, decision: TuningDecision, sizing: SizingState | None, same_tuning: bool, same_sizes: bool
+    situation: Situation, decision: TuningDecision, told: SizingStatus | None, same_tuning: bool
 ) -> tuple[Verdict, ...]:
     """ScalingActive of a fleet that is autoscaled, and CapacityLimited: by its bounds, else by the tuner."""
-    if sizing is None:
+    if told is None:
         return (judge_capacity(decision, same_tuning),)
-    room = judge_room(sizing.sizes, situation.spec, same_sizes)
+    room = judge_room(told, situation.spec)
     return (
-        judge_scaling(sizing.sizes, same_sizes),
+        judge_scaling(told),
         judge_capacity(decision, same_tuning, sized=True) if room is None else room,
     )
 

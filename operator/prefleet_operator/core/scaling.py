@@ -2,18 +2,18 @@
 
 ScalingActive is True while the number of pods follows the load. It is Unknown while a signal is missing or stale, and
 False while it is not known yet what a pod can do: then every number stays as it is. CapacityLimited is True where a
-role needs more than its bound or the accelerators allow, whatever the tuner says of long waits.
+role needs more than its bound or the accelerators allow, whatever the tuner says of long waits. Both rest on what the
+status tells of sizes, so they are as steady as that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from prefleet_operator.api import Actuator, ConditionType, PrefillPolicySpec, Role, SizingStatus
+from prefleet_operator.api import Actuator, ConditionType, PrefillPolicySpec, RoleSizeStatus, SizingStatus
 from prefleet_operator.core.events import Event
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.state import SizingState
-from prefleet_operator.core.sizing.values import RoleSize
 from prefleet_operator.core.status import FALSE, TRUE, UNKNOWN, Verdict
 
 _HOLDS = {
@@ -26,37 +26,36 @@ _HOLDS = {
 _FOLLOWED_BY = {Actuator.HPA: "the HorizontalPodAutoscaler", Actuator.KEDA: "KEDA"}
 
 
-def judge_scaling(sizes: Mapping[Role, RoleSize], noisy: bool) -> Verdict:
-    """ScalingActive: the numbers of all sized roles follow the load. `noisy`: nothing that matters has changed."""
-    told = "; ".join(size.message.removesuffix(".") for size in sizes.values())
-    held = next((size for size in sizes.values() if size.reason in _HOLDS), None)
-    status = TRUE if held is None else _HOLDS[held.reason]
-    leading = held or next(iter(sizes.values()))
-    return Verdict(ConditionType.SCALING_ACTIVE, status, leading.reason, f"{told}.", noisy)
+def judge_scaling(told: SizingStatus) -> Verdict:
+    """ScalingActive: the numbers of all sized roles follow the load."""
+    message = "; ".join(size.message.removesuffix(".") for size in told.roles)
+    leading = next((size for size in told.roles if size.reason in _HOLDS), told.roles[0])
+    reason = Reason(leading.reason)
+    return Verdict(ConditionType.SCALING_ACTIVE, _HOLDS.get(reason, TRUE), reason, f"{message}.")
 
 
-def judge_room(sizes: Mapping[Role, RoleSize], spec: PrefillPolicySpec, noisy: bool) -> Verdict | None:
+def judge_room(told: SizingStatus, spec: PrefillPolicySpec) -> Verdict | None:
     """CapacityLimited where a role may not have what it needs; None where each may."""
-    limited = next((size for size in sizes.values() if size.limited), None)
+    limited = next((size for size in told.roles if size.limited), None)
     if limited is None:
         return None
     reason, message = _tell_limit(limited, spec)
-    return Verdict(ConditionType.CAPACITY_LIMITED, TRUE, reason, message, noisy)
+    return Verdict(ConditionType.CAPACITY_LIMITED, TRUE, reason, message)
 
 
-def _tell_limit(size: RoleSize, spec: PrefillPolicySpec) -> tuple[Reason, str]:
-    autoscaling, most = spec.autoscaling, spec.sized_roles()[size.role].max_replicas
+def _tell_limit(size: RoleSizeStatus, spec: PrefillPolicySpec) -> tuple[Reason, str]:
+    autoscaling, most = spec.autoscaling, spec.sized_roles()[size.name].max_replicas
     assert autoscaling is not None
-    needed = round(size.numbers.get("needed", 0))
-    if size.reason is Reason.QUOTA_EXHAUSTED:
-        each = spec.roles()[size.role].accelerators
-        return size.reason, (
-            f"{size.role.value} needs {_pods(needed, most)} of {each} accelerators each and has {size.desired}, since "
+    needed, role = round(size.numbers.get("needed", 0)), size.name.value
+    if size.reason == Reason.QUOTA_EXHAUSTED:
+        each = spec.roles()[size.name].accelerators
+        return Reason.QUOTA_EXHAUSTED, (
+            f"{role} needs {_pods(needed, most)} of {each} accelerators each and has {size.desired}, since "
             f"spec.autoscaling.maxAccelerators is {autoscaling.max_accelerators}: raise it, or lower the load."
         )
     return Reason.AT_MAX_REPLICAS, (
-        f"{size.role.value} needs {_pods(needed, most)} and may have {most}: "
-        f"raise spec.autoscaling.{size.role.value}.maxReplicas, or lower the load."
+        f"{role} needs {_pods(needed, most)} and may have {most}: "
+        f"raise spec.autoscaling.{role}.maxReplicas, or lower the load."
     )
 
 

@@ -1,8 +1,10 @@
 """What is known of a fleet's sizes between two turns, and the part of it that `.status.autoscaling` keeps.
 
 In the process there is a `SizingState` for each fleet: the last decision, when it was taken and the whole memory. In
-the status stand the numbers that matter to people and the memory as it was when they last changed: `settle` keeps a
-status as it is while no number of pods and no reason has changed, since what a decision weighs moves all the time.
+the status stand the numbers that matter to people and the memory as it was when they last changed. What a decision
+weighs moves all the time, and near a step so does the reason for a number that stays; one scrape that fails is no news
+either. So `tell` writes at once only what changes a number, who sets it or who acted on waits, and what a changed spec
+brings; other words stand in a status once each decision has had the same ones for `STEADY_S`.
 
 Anybody may write a status. A memory of another version, one that is no memory, or one that knows the future, is lost:
 then it begins anew, and until a whole window has been seen nothing shrinks. Nor does it after a restart: nobody knows
@@ -19,6 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from prefleet_operator.api import Actuator, Role, RoleSizeStatus, SizingStatus
+from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.arbiter import WaitsMemory
 from prefleet_operator.core.sizing.steps import remember
 from prefleet_operator.core.sizing.values import MARKS, RoleSize, SizingMemory
@@ -30,6 +33,11 @@ MOST_MARKS = 4 * MARKS
 CLOCK_SKEW_S = 60.0
 """How far the clock of an operator that led before may have been ahead."""
 
+STEADY_S = 60.0
+"""For how long a number that stays must do so for another reason before that is said."""
+RECALLED = 0
+"""The generation of a state that another process has left."""
+
 _MEMORY: TypeAdapter[SizingMemory] = TypeAdapter(SizingMemory)
 
 
@@ -39,7 +47,7 @@ class SizingState:
 
     `sizes`: none yet, before the first decision of this process. `before`: the replicas that each was decided from.
     `wanted`: the number last decided, be it by another process. `decided_at_s`: Unix seconds; `generation`: of the spec
-    that it was decided for.
+    that it was decided for. `unsaid`: other words about the same numbers than the status has, and since when.
     """
 
     actuator: Actuator
@@ -48,7 +56,8 @@ class SizingState:
     sizes: Mapping[Role, RoleSize] = field(default_factory=dict)
     before: Mapping[Role, int] = field(default_factory=dict)
     decided_at_s: float | None = None
-    generation: int = 0
+    generation: int = RECALLED
+    unsaid: tuple[object, float] | None = None
 
     def with_waits(self, waits: WaitsMemory) -> SizingState:
         """The same with another memory of who acted on long waits."""
@@ -88,16 +97,33 @@ def _times(memory: SizingMemory) -> Iterator[float]:
     return (at_s for at_s in times if at_s is not None)
 
 
+def tell(
+    state: SizingState, previous: SizingStatus | None, renewed: bool, now: float
+) -> tuple[SizingState, SizingStatus]:
+    """`.status.autoscaling`, which is `previous` unless something is to be said, and the state with what is not said
+    yet. `renewed`: the spec is another than that of the status."""
+    current = to_status(state, previous, now)
+    if previous is None or renewed or _numbers(previous) != _numbers(current):
+        return replace(state, unsaid=None), current
+    words = _words(current)
+    if words == _words(previous):
+        return replace(state, unsaid=None), previous
+    if state.unsaid is None or state.unsaid[0] != words:
+        return replace(state, unsaid=(words, now)), previous
+    if now - state.unsaid[1] < STEADY_S:
+        return state, previous
+    return replace(state, unsaid=None), current
+
+
 def to_status(state: SizingState, previous: SizingStatus | None, now: float) -> SizingStatus:
-    """`.status.autoscaling`: `previous` if nothing that matters has changed."""
+    """The state as a status; `previous` says when numbers last changed."""
     known = {} if previous is None else {size.name: size for size in previous.roles}
-    current = SizingStatus(
+    return SizingStatus(
         state_version=STATE_VERSION,
         actuator=state.actuator,
         roles=[_role_status(size, state.before[role], known.get(role), now) for role, size in state.sizes.items()],
         memory=state.memory.to_record(),
     )
-    return settle(previous, current)
 
 
 def _role_status(size: RoleSize, before: int, known: RoleSizeStatus | None, now: float) -> RoleSizeStatus:
@@ -115,15 +141,12 @@ def _role_status(size: RoleSize, before: int, known: RoleSizeStatus | None, now:
     )
 
 
-def settle(previous: SizingStatus | None, current: SizingStatus) -> SizingStatus:
-    """`previous` if `current` differs from it in numbers alone that have decided nothing, else `current`."""
-    return previous if previous is not None and _essence(previous) == _essence(current) else current
-
-
-def _essence(status: SizingStatus) -> object:
+def _numbers(status: SizingStatus) -> object:
+    """What is said at once; a reason that somebody else has written is none."""
     waits = {name: status.memory.get(name) for name in WaitsMemory().to_record()}
-    sizes = [
-        (size.name, size.desired, size.reason, size.estimate, size.limited, wording(size.message))
-        for size in status.roles
-    ]
+    sizes = [(size.name, size.desired, size.reason in set(Reason)) for size in status.roles]
     return status.state_version, status.actuator, sizes, waits
+
+
+def _words(status: SizingStatus) -> object:
+    return [(size.reason, size.estimate, size.limited, wording(size.message)) for size in status.roles]

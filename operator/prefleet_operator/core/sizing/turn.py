@@ -8,7 +8,8 @@ known; and where the tuner is about to act though capacity is short (`tune_or_sc
 Where the operator sets the number itself (Direct), a decision starts from what the workload is to have, whoever said
 so. Where another controller follows the number (HPA, KEDA), it starts from the number last decided: what that
 controller has made of it so far must not take a step back, nor be lost with one. Either starts from the live number
-when the actuator is another than before. A workload that does not exist yet has the spec's replicas, within bounds.
+when the actuator is another than before. A workload that does not exist yet has the spec's replicas, within bounds;
+one that somebody has deleted comes back with the number last decided, unless the spec is another since.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from prefleet_operator.core.observed import Missing, PodView
 from prefleet_operator.core.sizing.arbiter import WaitSignal
 from prefleet_operator.core.sizing.decide import decide_size
 from prefleet_operator.core.sizing.inputs import rules_of, signals_of
-from prefleet_operator.core.sizing.state import SizingState, recall_state
+from prefleet_operator.core.sizing.state import RECALLED, SizingState, recall_state
 from prefleet_operator.core.sizing.values import RoleLoad, SizingInputs
 
 PACE_S = 15.0
@@ -89,6 +90,7 @@ class Sizer:
             before=before,
             decided_at_s=self.now,
             generation=self.generation,
+            unsaid=state.unsaid,
         )
 
     def counts(self, state: SizingState) -> dict[Role, int]:
@@ -97,7 +99,7 @@ class Sizer:
         So it is with a number that somebody else has given a role since it was decided about: the next decision starts
         from it, and until then it stays.
         """
-        counts = {role: self._live(role) for role in self.spec.sized_roles()}
+        counts = {role: self._live(role, state) for role in self.spec.sized_roles()}
         if self.actuator is Actuator.DIRECT:
             ours = {role for role, live in counts.items() if live in (state.wanted[role], state.before[role])}
             counts |= {role: state.wanted[role] for role in ours}
@@ -105,11 +107,15 @@ class Sizer:
 
     def _start(self, role: Role, state: SizingState) -> int:
         followed = self.actuator is not Actuator.DIRECT and state.actuator is self.actuator
-        return state.wanted.get(role, self._live(role)) if followed else self._live(role)
+        live = self._live(role, state)
+        return state.wanted.get(role, live) if followed else live
 
-    def _live(self, role: Role) -> int:
+    def _live(self, role: Role, state: SizingState) -> int:
         live = self.view.live.get(role)
-        return self.spec.sized_roles()[role].clamped(self.spec.roles()[role].replicas) if live is None else live
+        if live is not None:
+            return live
+        known = state.wanted if state.generation in (RECALLED, self.generation) else {}
+        return self.spec.sized_roles()[role].clamped(known.get(role, self.spec.roles()[role].replicas))
 
 
 def with_replicas(spec: PrefillPolicySpec, counts: Mapping[Role, int]) -> PrefillPolicySpec:
