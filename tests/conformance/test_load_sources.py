@@ -158,6 +158,20 @@ async def test_a_pod_that_has_left_has_still_had_its_requests(sized: WatchedFlee
     assert list(reading.pod_loads) == ["pod-0"]
 
 
+async def test_a_pod_that_took_over_has_not_had_all_of_it_itself(sized: WatchedFleet) -> None:
+    both = sized.query.pods
+    sized.shrink(1)
+    (first,) = await watched(sized)
+    first.serve([100] * 100)
+    known_s = load(await sized.read_until(lambda reading: arrived(reading) == about(100))).slow_s
+    first.close()
+    sized.query = replace(sized.query, pods=both[1:])
+    sized.start()
+    reading = await sized.read_until(lambda reading: isinstance(load(reading).running, Sample))
+    assert arrived(reading) == about(100)
+    assert load(reading).slow_s >= min(known_s, WINDOWS.slow_s) * 0.85
+
+
 async def test_counters_that_were_reset_go_on_counting(sized: WatchedFleet) -> None:
     first, _ = await watched(sized)
     first.serve([100] * 200)
