@@ -5,7 +5,6 @@ The windows are short (`WINDOWS`), so that a fleet is watched for long enough wi
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -264,10 +263,12 @@ async def test_pods_that_never_answered_are_missing_with_a_sentence(sized: Watch
 
 async def test_of_a_fleet_that_is_not_sized_is_told_what_is_in_its_pods_alone(fleet: WatchedFleet) -> None:
     fleet.start()
-    await asyncio.sleep(0.5)
-    reading = await fleet.read()
+
+    def told(reading: FleetReading) -> dict[str, float]:
+        return {name: value(found) for name, found in reading.pod_loads.items()}
+
+    reading = await fleet.read_until(lambda reading: told(reading) == {"pod-0": 0, "pod-1": 0})
     assert reading.loads == {}
-    assert {name: value(found) for name, found in reading.pod_loads.items()} == {"pod-0": 0, "pod-1": 0}
 
 
 async def test_a_fleet_without_pods_has_no_load(sized: WatchedFleet) -> None:

@@ -73,12 +73,15 @@ def await_revision(fleet: Fleet, revision: str, rollout: Json = ONE_BY_ONE) -> N
     """Wait until exactly the pods of that revision are there, and serve, and nothing is steered any more."""
     wanted = sorted((role, revision) for role in ROLES for _ in range(REPLICAS))
     eventually(lambda: revisions(fleet, ready=False) == wanted == revisions(fleet), ROLLED_S, 0.5)
-    eventually(lambda: "rollout" not in fleet.condition("Ready")["message"], 20)
-    assert fleet.condition("Ready")["status"] == "True"
+    eventually(lambda: _is_done(fleet.condition("Ready")), 20)
     for role in ROLES:
         found = deployment(fleet, role)["spec"]
         assert "paused" not in found
         assert found["strategy"]["rollingUpdate"] == rollout
+
+
+def _is_done(ready: Json) -> bool:
+    return ready["status"] == "True" and "rollout" not in ready["message"]
 
 
 def counts(state: State, new: Mapping[str, str]) -> Mapping[str, tuple[int, int, int]]:

@@ -100,8 +100,8 @@ def add_loads(
     left: Sequence[tuple[Role, PodLoad]] = (),
     windows: Windows = DEFAULT_WINDOWS,
 ) -> FleetReading:
-    """The reading with the loads of its roles and pods, from those of its pods, by name, and of those that have `left`;
-    a pod that is not there was not found. A fleet that is not sized has none. Of those that have left, see `long_ago`."""
+    """The reading with the loads of its roles and pods, from those of its pods, by name, and of those that have `left`
+    (as `long_ago` tells of them); a pod that is not there was not found. A fleet that is not sized has none."""
     if not query.sized:
         return reading
     roles: dict[Role, list[tuple[str, Reading[PodLoad]]]] = {}
