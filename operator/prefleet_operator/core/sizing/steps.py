@@ -28,10 +28,15 @@ SURE = 2.0
 
 
 def remember(marks: Sequence[Mark], value: float, window_s: float, now: float) -> tuple[Mark, ...]:
-    """The window with one more value; the highest of each part of it is kept."""
+    """The window with one more value; the highest of each part of it is kept.
+
+    And the newest from before the window, which stood until the next: by that one the whole window is known, however
+    long the turns are of which values come.
+    """
     part = max(1, math.ceil(window_s / MARKS))
     began = int(now // part) * part
-    kept = [mark for mark in marks if mark.at_s > now - window_s - part and mark.at_s != began]
+    before = [mark for mark in marks if mark.at_s <= now - window_s]
+    kept = [*before[-1:], *(mark for mark in marks if mark.at_s > now - window_s and mark.at_s != began)]
     highest = max([value, *(mark.value for mark in marks if mark.at_s == began)])
     return (*kept, Mark(began, highest))
 
