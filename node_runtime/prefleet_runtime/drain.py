@@ -49,7 +49,8 @@ class Pod:
         return None if found is None else _open_in(found)
 
     def unfinished(self) -> int:
-        """Requests in the engine, over all ranks. Raises OSError where an exporter does not answer in time."""
+        """Requests in the engine, over all ranks. Raises OSError where an exporter does not answer in time, or with a
+        number."""
         total, port = 0, self._exporter_port
         while (metrics := self._ask("GET", port, "/metrics")) is not None:
             total += _gauge_in(metrics)
@@ -85,7 +86,10 @@ def _gauge_in(metrics: str) -> int:
     values = (
         line.split()[-1] for line in metrics.splitlines() if line.startswith((UNFINISHED + " ", UNFINISHED + "{"))
     )
-    return sum(int(float(value)) for value in values)
+    try:
+        return sum(int(float(value)) for value in values)
+    except (ValueError, OverflowError) as error:
+        raise OSError(f"{UNFINISHED} is no number: {error}") from error
 
 
 def drain(

@@ -27,7 +27,8 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[str]:
-    """A Prometheus that scrapes every address, whether or not something answers there yet."""
+    """A Prometheus that scrapes every address, whether or not something answers there yet, and by two jobs: what pods
+    did counts once all the same."""
     interval = f"{round(SCRAPE_S * 1000)}ms"
     targets = [
         {"targets": [f"{address.ip}:{port}"], "labels": {"namespace": address.namespace, "pod": address.pod}}
@@ -35,7 +36,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[str]:
     ]
     config = {
         "global": {"scrape_interval": interval, "scrape_timeout": interval},
-        "scrape_configs": [{"job_name": "pods", "static_configs": targets}],
+        "scrape_configs": [{"job_name": job, "static_configs": targets} for job in ("pods", "pods-again")],
     }
     with Prometheus(tmp_path_factory.mktemp("prometheus"), locate("prometheus"), config) as prometheus:
         yield prometheus.url

@@ -5,7 +5,6 @@ The windows are short (`WINDOWS`), so that a fleet is watched for long enough wi
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -158,6 +157,20 @@ async def test_a_pod_that_has_left_has_still_had_its_requests(sized: WatchedFlee
     assert list(reading.pod_loads) == ["pod-0"]
 
 
+async def test_a_pod_that_took_over_has_not_had_all_of_it_itself(sized: WatchedFleet) -> None:
+    both = sized.query.pods
+    sized.shrink(1)
+    (first,) = await watched(sized)
+    first.serve([100] * 100)
+    known_s = load(await sized.read_until(lambda reading: arrived(reading) == about(100))).slow_s
+    first.close()
+    sized.query = replace(sized.query, pods=both[1:])
+    sized.start()
+    reading = await sized.read_until(lambda reading: isinstance(load(reading).running, Sample))
+    assert arrived(reading) == about(100)
+    assert load(reading).slow_s >= min(known_s, WINDOWS.slow_s) * 0.85
+
+
 async def test_counters_that_were_reset_go_on_counting(sized: WatchedFleet) -> None:
     first, _ = await watched(sized)
     first.serve([100] * 200)
@@ -250,10 +263,12 @@ async def test_pods_that_never_answered_are_missing_with_a_sentence(sized: Watch
 
 async def test_of_a_fleet_that_is_not_sized_is_told_what_is_in_its_pods_alone(fleet: WatchedFleet) -> None:
     fleet.start()
-    await asyncio.sleep(0.5)
-    reading = await fleet.read()
+
+    def told(reading: FleetReading) -> dict[str, float]:
+        return {name: value(found) for name, found in reading.pod_loads.items()}
+
+    reading = await fleet.read_until(lambda reading: told(reading) == {"pod-0": 0, "pod-1": 0})
     assert reading.loads == {}
-    assert {name: value(found) for name, found in reading.pod_loads.items()} == {"pod-0": 0, "pod-1": 0}
 
 
 async def test_a_fleet_without_pods_has_no_load(sized: WatchedFleet) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +32,13 @@ def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     handle = start_agent(plane, tmp_path_factory.mktemp("agent"), name="rollouts")
     yield
     handle.leave()
+
+
+@pytest.fixture(scope="module")
+def operator(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """One for all tests."""
+    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as process:
+        yield process.start()
 
 
 def spec(revision: str, rollout: Json = ONE_BY_ONE, **prefill: Any) -> Json:
@@ -73,12 +79,15 @@ def await_revision(fleet: Fleet, revision: str, rollout: Json = ONE_BY_ONE) -> N
     """Wait until exactly the pods of that revision are there, and serve, and nothing is steered any more."""
     wanted = sorted((role, revision) for role in ROLES for _ in range(REPLICAS))
     eventually(lambda: revisions(fleet, ready=False) == wanted == revisions(fleet), ROLLED_S, 0.5)
-    eventually(lambda: "rollout" not in fleet.condition("Ready")["message"], 20)
-    assert fleet.condition("Ready")["status"] == "True"
+    eventually(lambda: _is_done(fleet.condition("Ready")), 20)
     for role in ROLES:
         found = deployment(fleet, role)["spec"]
         assert "paused" not in found
         assert found["strategy"]["rollingUpdate"] == rollout
+
+
+def _is_done(ready: Json) -> bool:
+    return ready["status"] == "True" and "rollout" not in ready["message"]
 
 
 def counts(state: State, new: Mapping[str, str]) -> Mapping[str, tuple[int, int, int]]:
@@ -183,21 +192,19 @@ def test_a_broken_old_revision_blocks_nothing_and_a_rollback_is_the_old_spec(
 
 
 def test_an_operator_that_is_killed_again_and_again_converges_to_the_same_end(
-    plane: ControlPlane, helm: Helm, fleet: Fleet, tmp_path: Path
+    fleet: Fleet, operator: OperatorProcess
 ) -> None:
     source = random.Random(8)
-    with OperatorProcess(plane, tmp_path / "operator") as process:
-        process.start()
-        fleet.apply(**spec("1"))
-        await_revision(fleet, "1")
-        with PodWatch(plane, fleet.namespace) as watch:
-            eventually(lambda: len(watch.states) >= 2 * REPLICAS, 20)
-            begun = len(watch.states) - 1
-            fleet.apply(**spec("2"))
-            for _ in range(6):
-                time.sleep(source.uniform(0, 4))
-                process.kill()
-                process.start()
-            await_revision(fleet, "2")
-            new = digests(fleet)
+    fleet.apply(**spec("1"))
+    await_revision(fleet, "1")
+    with PodWatch(fleet.plane, fleet.namespace) as watch:
+        eventually(lambda: len(watch.states) >= 2 * REPLICAS, 20)
+        begun = len(watch.states) - 1
+        fleet.apply(**spec("2"))
+        for _ in range(6):
+            time.sleep(source.uniform(0, 4))
+            operator.kill()
+            operator.start()
+        await_revision(fleet, "2")
+        new = digests(fleet)
     check_serving(watch.states[begun:], new)

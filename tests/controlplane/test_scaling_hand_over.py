@@ -19,7 +19,7 @@ from prefleet_operator.adapters.kube import HORIZONTAL_POD_AUTOSCALERS, RefusedE
 from prefleet_operator.render import FIELD_MANAGER, SCALE_MANAGER
 
 from tests.support import leader_worker_set, scaled_object
-from tests.support.installation import Fleet, OperatorProcess
+from tests.support.installation import Fleet, Helm, OperatorProcess
 from tests.support.plane.plane import ControlPlane
 from tests.support.waiting import eventually
 
@@ -29,6 +29,7 @@ Json = dict[str, Any]
 
 FOUR: Json = {"prefill": {"replicas": 4}, "decode": {"replicas": 1}}
 BOUNDS: Json = {"prefill": {"minReplicas": 2, "maxReplicas": 6}}
+SOURCE: Json = {"name": "cluster", "type": "Prometheus", "url": "http://127.0.0.1:1"}
 DIRECT: Json = {"autoscaling": BOUNDS}
 HPA: Json = {"autoscaling": {**BOUNDS, "actuator": "HPA"}}
 HPA_ACTS_S = 45
@@ -75,6 +76,13 @@ def counted(fleet: Fleet, folder: Path) -> Iterator[Path]:
 
 def counts(seen: Path) -> set[str]:
     return set(seen.read_text().split())
+
+
+@pytest.fixture(scope="module")
+def operator(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """One for all tests, which knows a Prometheus that nobody runs."""
+    with OperatorProcess(plane, tmp_path_factory.mktemp("operator"), {"metricsSources": [SOURCE]}) as process:
+        yield process.start()
 
 
 @pytest.fixture
@@ -214,38 +222,37 @@ def test_groups_are_handed_over_like_pods(operator: OperatorProcess, fleet: Flee
         eventually(lambda: replicas(fleet, "leaderworkerset", "chat-mixed-group") == 3, 20)
 
 
-def test_keda_needs_its_kind_and_a_prometheus(plane: ControlPlane, helm: object, fleet: Fleet, tmp_path: Path) -> None:
-    source = {"name": "cluster", "type": "Prometheus", "url": "http://127.0.0.1:1"}
+def test_keda_needs_its_kind_and_a_prometheus(
+    plane: ControlPlane, operator: OperatorProcess, fleet: Fleet, tmp_path: Path
+) -> None:
     keda: Json = {"autoscaling": {**BOUNDS, "actuator": "KEDA"}, "metricsSource": "cluster"}
-    with OperatorProcess(plane, tmp_path / "operator", {"metricsSources": [source]}) as process:
-        process.start()
-        assert "give its address with --metrics-url" in fleet.diff(json.dumps(fleet.document(**FOUR | keda)))[2]
-        fleet.apply(**FOUR | keda)
-        said = fleet.await_condition("Accepted", "False", "KindNotServed")
-        assert "install KEDA (keda.sh) or write autoscaling.actuator: HPA or Direct" in said["message"]
-        assert fleet.get("deployment", "chat-prefill") is None
-        with scaled_object.served(plane):
-            eventually(lambda: fleet.get("scaledobject", "chat-prefill"), 30)
-            fleet.await_condition("Accepted", "True")
-            with counted(fleet, tmp_path) as seen:
-                fleet.apply(**FOUR | HPA)
-                eventually(lambda: fleet.get("hpa", "chat-prefill"), 20)
-                assert fleet.get("scaledobject", "chat-prefill") is None
-                fleet.apply(**FOUR | keda)
-                eventually(lambda: fleet.get("scaledobject", "chat-prefill"), 20)
-                assert fleet.get("hpa", "chat-prefill") is None
-                assert counts(seen) == {"4"}
-            fleet.await_condition("Accepted", "True")
-            # The address is the one that KEDA is told now.
-            assert fleet.diff(json.dumps(fleet.document(**FOUR | keda)))[:2] == (
-                0,
-                f"PrefillPolicy {fleet.namespace}/chat: nothing changes.\n",
-            )
-            fleet.apply(**FOUR | keda | {"metricsSource": "other"})
-            said = fleet.await_condition("Accepted", "False", "InvalidSpec")
-            assert "name one of cluster, or write autoscaling.actuator HPA or Direct" in said["message"]
-            fleet.apply(**FOUR)
-            eventually(lambda: fleet.get("scaledobject", "chat-prefill") is None, 20)
+    assert "give its address with --metrics-url" in fleet.diff(json.dumps(fleet.document(**FOUR | keda)))[2]
+    fleet.apply(**FOUR | keda)
+    said = fleet.await_condition("Accepted", "False", "KindNotServed")
+    assert "install KEDA (keda.sh) or write autoscaling.actuator: HPA or Direct" in said["message"]
+    assert fleet.get("deployment", "chat-prefill") is None
+    with scaled_object.served(plane):
+        eventually(lambda: fleet.get("scaledobject", "chat-prefill"), 30)
+        fleet.await_condition("Accepted", "True")
+        with counted(fleet, tmp_path) as seen:
+            fleet.apply(**FOUR | HPA)
+            eventually(lambda: fleet.get("hpa", "chat-prefill"), 20)
+            assert fleet.get("scaledobject", "chat-prefill") is None
+            fleet.apply(**FOUR | keda)
+            eventually(lambda: fleet.get("scaledobject", "chat-prefill"), 20)
+            assert fleet.get("hpa", "chat-prefill") is None
+            assert counts(seen) == {"4"}
+        fleet.await_condition("Accepted", "True")
+        # The address is the one that KEDA is told now.
+        assert fleet.diff(json.dumps(fleet.document(**FOUR | keda)))[:2] == (
+            0,
+            f"PrefillPolicy {fleet.namespace}/chat: nothing changes.\n",
+        )
+        fleet.apply(**FOUR | keda | {"metricsSource": "other"})
+        said = fleet.await_condition("Accepted", "False", "InvalidSpec")
+        assert "name one of cluster, or write autoscaling.actuator HPA or Direct" in said["message"]
+        fleet.apply(**FOUR)
+        eventually(lambda: fleet.get("scaledobject", "chat-prefill") is None, 20)
 
 
 def test_a_diff_shows_the_actuator_and_no_fall_to_one(four: Fleet) -> None:

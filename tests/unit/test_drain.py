@@ -160,9 +160,20 @@ def test_the_exporters_are_asked_until_none_listens(answers: Any, metrics: tuple
     assert Pod(HOST, 1, exporter.port).unfinished() == told
 
 
-def test_an_exporter_that_fails_has_not_said_that_nothing_is_left(answers: Any) -> None:
-    with pytest.raises(OSError, match="answers 500"):
-        Pod(HOST, 1, answers({"/metrics": (500, METRICS)}).port).unfinished()
+@pytest.mark.parametrize(
+    ("status", "metrics", "told"),
+    [
+        pytest.param(500, METRICS, "answers 500", id="it fails"),
+        pytest.param(200, "prefleet_unfinished_requests NaN\n", "is no number", id="no number"),
+        pytest.param(200, "prefleet_unfinished_requests +Inf\n", "is no number", id="without end"),
+        pytest.param(200, 'prefleet_unfinished_requests{rank="0"} 4,\n', "is no number", id="other text"),
+    ],
+)
+def test_an_exporter_that_tells_nothing_has_not_said_that_nothing_is_left(
+    answers: Any, status: int, metrics: str, told: str
+) -> None:
+    with pytest.raises(OSError, match=told):
+        Pod(HOST, 1, answers({"/metrics": (status, metrics)}).port).unfinished()
 
 
 def test_a_pod_without_a_server_or_exporter() -> None:

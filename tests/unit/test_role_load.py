@@ -10,7 +10,7 @@ from prefleet_operator.adapters.fleet_reading import LENGTHS, Key
 from prefleet_operator.adapters.load_promql import fast_window, load_queries
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
 from prefleet_operator.adapters.pod_load import PodLoad, fast, to_pod_load
-from prefleet_operator.adapters.role_load import Leavers, Windows, add_loads, mean_length, missing_loads
+from prefleet_operator.adapters.role_load import Leavers, Windows, add_loads, long_ago, mean_length, missing_loads
 from prefleet_operator.adapters.scraped_load import LoadHistory
 from prefleet_operator.api import LengthMeasure, Role
 from prefleet_operator.core.observed import HistogramSnapshot, Missing, Reading, Sample, Stale
@@ -117,6 +117,16 @@ def test_pods_that_have_left_count_to_what_came_and_to_nothing_else() -> None:
     assert load.generated == Sample(4.0, 9.0)
     assert load.running == Sample(4.0, 9.0)
     assert len(load.served) == 1
+
+
+def test_fresh_pods_that_took_over_have_not_had_all_of_it_themselves() -> None:
+    fresh = replace(POD, watched_s=60.0, lengths=lengths(3), decode_tokens=120.0)
+    left = replace(POD, watched_s=240.0, lengths=lengths(12), decode_tokens=480.0)
+    load = read(Sample(fresh, 9.0), left=(long_ago(left, 60.0, WINDOWS),))
+    assert (load.arrivals, load.slow_s) == (Sample(lengths(15), 9.0), 300.0)
+    assert load.generated == Sample(2.0, 9.0)
+    assert long_ago(POD, 60.0, WINDOWS) == POD, "no longer than the window"
+    assert long_ago(NEW, 60.0, WINDOWS) == NEW, "one that was never watched is not watched now"
 
 
 def test_nothing_follows_from_the_first_moments() -> None:
@@ -271,7 +281,8 @@ def test_pods_that_left_are_known_for_a_window() -> None:
     first = replace(both, pods=both.pods[:1])
     for asked, now, left in ((both, 0.0, []), (first, 10.0, ["chat-1"]), (first, 599.0, ["chat-1"]), (both, 599.5, [])):
         leavers.note([asked], now)
-        assert [pod.name for pod in leavers.of(asked)] == left
+        assert [pod.name for pod, _ in leavers.of(asked)] == left
+        assert all(at_s == 0.0 for _, at_s in leavers.of(asked)), "when it was last there"
     leavers.note([first], 1200.0)
     assert leavers.of(first) == ()
     leavers.note([], 1201.0)

@@ -30,8 +30,31 @@ def test_a_window_keeps_the_highest_of_each_part_and_stays_small():
 
 def test_a_peak_counts_for_the_whole_window_and_no_longer_than_a_part_more():
     marks = steps.remember((), 9.0, 300, NOW)
-    seen = [second for second in range(15, 600, 15) if 9.0 in _values(steps.remember(marks, 1.0, 300, NOW + second))]
+    seen = []
+    for second in range(15, 600, 15):
+        marks = steps.remember(marks, 1.0, 300, NOW + second)
+        seen += [second] if 9.0 in _values(marks) else []
     assert seen[-1] in range(285, 326)
+
+
+@pytest.mark.parametrize(
+    ("window_s", "turn_s"),
+    [
+        pytest.param(600, 15, id="many turns in a part of the window"),
+        pytest.param(60, 16, id="turns longer than a part"),
+        pytest.param(10, 1.7, id="a short window, and turns of a busy machine"),
+        pytest.param(10, 30, id="turns longer than the window"),
+    ],
+)
+def test_a_fall_is_let_through_a_window_after_it_and_ever_after(window_s, turn_s):
+    marks = steps.remember((), 9.0, window_s, NOW)
+    found = []
+    for turn in range(1, 200):
+        now = NOW + turn * turn_s
+        marks = steps.remember(marks, 1.0, window_s, now)
+        found.append((now - NOW, steps.stabilise(1, 9, marks, window_s, now)))
+    assert {pods for at_s, pods in found if at_s < window_s} <= {9}
+    assert {pods for at_s, pods in found if at_s > window_s + 2 * max(turn_s, window_s / MARKS + 1)} == {1}
 
 
 def _values(marks: tuple[Mark, ...]) -> list[float]:

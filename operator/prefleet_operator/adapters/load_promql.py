@@ -28,7 +28,7 @@ from prefleet_operator.adapters import native_reading, pod_load
 from prefleet_operator.adapters.fleet_reading import GENERATION, LENGTHS, UNFINISHED
 from prefleet_operator.adapters.metrics_source import FleetQuery
 from prefleet_operator.adapters.pod_load import QUEUED, WAITED, WATCHED, fast
-from prefleet_operator.adapters.promql import AGE, Query, first_shown, matchers_of, range_of
+from prefleet_operator.adapters.promql import AGE, Query, added, first_shown, matchers_of, range_of
 from prefleet_operator.adapters.role_load import Windows
 from prefleet_operator.api import LengthMeasure
 from prefleet_operator.core.engine_metrics import EngineMetrics
@@ -75,21 +75,23 @@ def fast_window(samples: Sequence[float], known_s: float | None, windows: Window
 def _runtime(
     lengths: Sequence[str], pods: str, slow_s: float, fast_s: float | None, windows: Windows
 ) -> Iterator[Query]:
-    yield from _lengths([(name,) for name in lengths], pods, slow_s, fast_s)
     slow = range_of(slow_s)
+    for name in lengths:
+        for key, seconds in _windows(name, slow_s, fast_s):
+            yield Query(key, added(f"increase({name}{pods}{range_of(seconds)})", "le"), "le")
     yield Query(WATCHED, f"max by (namespace, pod) (increase({pod_load.UPTIME}{pods}{slow}))")
     for name in (pod_load.PREFILL_TOKENS, pod_load.DECODE_TOKENS, pod_load.DECODE_GAPS):
-        yield Query(name, f"sum by (namespace, pod) (increase({name}{pods}{slow}))")
+        yield Query(name, added(f"increase({name}{pods}{slow})"))
         if fast_s is not None and name != pod_load.PREFILL_TOKENS:
-            yield Query(fast(name), f"sum by (namespace, pod) (increase({name}{pods}{range_of(fast_s)}))")
+            yield Query(fast(name), added(f"increase({name}{pods}{range_of(fast_s)})"))
     steps = pod_load.STEP_SECONDS
     yield Query(steps, f"avg by (namespace, pod) (increase({steps}{pods}{slow}))")
     # Of all samples of the pod, not of each lane's own: lanes come and go with the policy.
-    waited = f"sum by (namespace, pod) (sum_over_time({pod_load.WAITING}{pods}{slow}))"
+    waited = added(f"sum_over_time({pod_load.WAITING}{pods}{slow})", over="lane")
     scrapes = f"max by (namespace, pod) (count_over_time({GENERATION}{pods}{slow}))"
     yield Query(WAITED, f"{waited} / {scrapes}")
-    added = (*pod_load.LANE_GAUGES, pod_load.RUNNING, UNFINISHED, pod_load.KV_TOKENS)
-    yield Query("", f"sum by (__name__, namespace, pod, lane) ({_named(added, pods)})", "lane")
+    sums = (*pod_load.LANE_GAUGES, pod_load.RUNNING, UNFINISHED, pod_load.KV_TOKENS)
+    yield Query("", added(_named(sums, pods), "lane", "__name__"), "lane")
     alike = (pod_load.KV_USAGE, pod_load.STEP_TOKENS, pod_load.COST, pod_load.COST_SAMPLES)
     yield Query("", f"max by (__name__, namespace, pod, term) ({_named(alike, pods)})", "term")
     yield from _signs((GENERATION,), pods, windows)
@@ -103,7 +105,10 @@ def _native(
     fast_s: float | None,
     windows: Windows,
 ) -> Iterator[Query]:
-    yield from _lengths([native_reading.length_names(engine, length)], pods, slow_s, fast_s)
+    lengths = native_reading.length_names(engine, length)
+    for key, seconds in _windows(lengths[0], slow_s, fast_s):
+        sums = [f"sum by (namespace, pod, le) (increase({name}{pods}{range_of(seconds)}))" for name in lengths]
+        yield Query(key, first_shown(sums), "le")
     for how, spellings in (("sum", engine.waiting), ("sum", engine.running), ("avg", engine.kv_usage)):
         if spellings:
             yield Query(spellings[0], _first(how, "{}", spellings, pods))
@@ -118,13 +123,11 @@ def _native(
     yield from _signs(signs, pods, windows)
 
 
-def _lengths(spellings: Sequence[tuple[str, ...]], pods: str, slow_s: float, fast_s: float | None) -> Iterator[Query]:
-    """Lengths over both windows; the rows of several spellings stand under the first."""
-    for names in spellings:
-        for key, seconds in ((names[0], slow_s), (fast(names[0]), fast_s)):
-            if seconds is not None:
-                sums = [f"sum by (namespace, pod, le) (increase({name}{pods}{range_of(seconds)}))" for name in names]
-                yield Query(key, first_shown(sums), "le")
+def _windows(name: str, slow_s: float, fast_s: float | None) -> Iterator[tuple[str, float]]:
+    """The key of a counter's increase in each window."""
+    yield name, slow_s
+    if fast_s is not None:
+        yield fast(name), fast_s
 
 
 def _signs(names: Sequence[str], pods: str, windows: Windows) -> Iterator[Query]:

@@ -27,7 +27,7 @@ from prefleet_operator.adapters.fleet_reading import Key, PodMetrics
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
 from prefleet_operator.adapters.pod_history import MAX_SERIES, PodHistory
 from prefleet_operator.adapters.pod_load import PodLoad, to_pod_load
-from prefleet_operator.adapters.role_load import DEFAULT_WINDOWS, Leavers, Windows, add_loads
+from prefleet_operator.adapters.role_load import DEFAULT_WINDOWS, Leavers, Windows, add_loads, long_ago
 from prefleet_operator.adapters.scraped_load import LoadHistory
 from prefleet_operator.adapters.vocabulary import assemble, life_sign, read_pods, to_pod_metrics
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
@@ -83,7 +83,7 @@ class PodScrape:
         self._histories = {k: h for k, h in self._histories.items() if k in targets or h.is_young(now)}
         sized = [fleet for fleet in fleets if fleet.sized]
         self._leavers.note(sized, now)
-        kept = {(f.namespace, pod.name) for f in sized for pod in (*f.pods, *self._leavers.of(f))}
+        kept = {(f.namespace, pod.name) for f in sized for pod in (*f.pods, *(pod for pod, _ in self._leavers.of(f)))}
         self._loads = {key: history for key, history in self._loads.items() if key in kept}
         pages = await self._scrape_all(targets)
         return {fleet.key: self._assemble(fleet, pages, now) for fleet in fleets}
@@ -102,8 +102,12 @@ class PodScrape:
             pod.name: self._load(fleet, (fleet.namespace, pod.name), pages[fleet.namespace, pod.name], now)
             for pod in read_pods(fleet)
         }
-        left = [(pod, self._loads.get((fleet.namespace, pod.name))) for pod in self._leavers.of(fleet)]
-        gone = [(pod.role, to_pod_load(fleet, history.series(now))) for pod, history in left if history is not None]
+        gone = []
+        for pod, seen_s in self._leavers.of(fleet):
+            history = self._loads.get((fleet.namespace, pod.name))
+            if history is not None:
+                load = to_pod_load(fleet, history.series(now))
+                gone.append((pod.role, long_ago(load, now - seen_s, self._windows)))
         return add_loads(reading, fleet, loads, gone, self._windows)
 
     def _load(self, fleet: FleetQuery, key: PodKey, page: _Page | str, now: float) -> Reading[PodLoad]:

@@ -31,7 +31,7 @@ from prefleet_operator.adapters.load_promql import SAMPLES, fast_window, load_qu
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
 from prefleet_operator.adapters.pod_load import PodLoad, to_pod_load
 from prefleet_operator.adapters.promql import AGE, Query, tuning_queries
-from prefleet_operator.adapters.role_load import DEFAULT_WINDOWS, Leavers, Windows, add_loads
+from prefleet_operator.adapters.role_load import DEFAULT_WINDOWS, Leavers, Windows, add_loads, long_ago
 from prefleet_operator.adapters.vocabulary import assemble, life_sign, missing_fleet, read_pods, to_pod_metrics
 from prefleet_operator.api import Role
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
@@ -119,7 +119,7 @@ class PrometheusSource:
         """The loads of sized fleets, and what is still known of the pods that they had."""
         self._leavers.note(fleets, now)
         left = {fleet.key: self._leavers.of(fleet) for fleet in fleets}
-        members = [(f, tuple(pod.name for pod in (*read_pods(f), *left[f.key]))) for f in fleets]
+        members = [(f, tuple(pod.name for pod in (*read_pods(f), *(pod for pod, _ in left[f.key])))) for f in fleets]
         fast_s = self._fast_s
         windows = replace(self._windows, fast_s=fast_s or self._windows.fast_s)
         try:
@@ -132,8 +132,12 @@ class PrometheusSource:
         self._fast_s = fast_window(samples, fast_s, self._windows)
         loads = {}
         for fleet in fleets:
-            gone = [(pod.role, rows.get((fleet.namespace, pod.name))) for pod in left[fleet.key]]
-            seen = [(role, to_pod_load(fleet, series)) for role, series in gone if series]
+            gone = [(pod.role, rows.get((fleet.namespace, pod.name)), now - at_s) for pod, at_s in left[fleet.key]]
+            seen = [
+                (role, long_ago(to_pod_load(fleet, series), gone_s, self._windows))
+                for role, series, gone_s in gone
+                if series
+            ]
             loads[fleet.key] = _Load(self._pods(fleet, rows, now, to_pod_load), seen, windows)
         return loads
 

@@ -60,6 +60,16 @@ def _read(fleets: Sequence[FleetQuery]) -> Iterator[tuple[str, str]]:
     return ((fleet.namespace, pod.name) for fleet in fleets for pod in read_pods(fleet))
 
 
+def added(expression: str, *labels: str, over: str | None = None) -> str:
+    """Of each pod the sum over its exporters, by labels of a series of the runtime's, of which `over` is added up too.
+
+    An exporter counts once, by its `instance`, however many jobs or servers behind one address scrape it.
+    """
+    by = ", ".join(("namespace", "pod", *labels))
+    within = by if over is None else f"{by}, {over}"
+    return f"sum by ({by}) (max by ({within}, instance) ({expression}))"
+
+
 def first_shown(expressions: Sequence[str]) -> str:
     """Of each pod what the first expression gives that gives anything of it."""
     return " or on (namespace, pod) ".join(expressions)
@@ -81,14 +91,14 @@ def matchers_of(pods: Iterable[tuple[str, str]]) -> str:
 def _queries(window_s: float, lengths: set[str]) -> Iterator[Query]:
     window = range_of(window_s)
     for name in sorted(lengths):
-        yield Query(name, f"sum by (namespace, pod, le) (increase({name}{window}))", "le")
+        yield Query(name, added(f"increase({name}{window})", "le"), "le")
     long_waits = f'{names.LONG_WAITS}{{lane="{names.LONG_LANE}"}}'
-    yield Query(names.LONG_WAITS, f"sum by (namespace, pod, le) (increase({long_waits}{window}))", "le")
-    yield Query(names.WAIT_COUNTS, f"sum by (namespace, pod, lane) (increase({names.WAIT_COUNTS}{window}))", "lane")
-    yield Query(names.PROMOTION_WAITS, f"sum by (namespace, pod, le) (increase({names.PROMOTION_WAITS}{window}))", "le")
+    yield Query(names.LONG_WAITS, added(f"increase({long_waits}{window})", "le"), "le")
+    yield Query(names.WAIT_COUNTS, added(f"increase({names.WAIT_COUNTS}{window})", "lane"), "lane")
+    yield Query(names.PROMOTION_WAITS, added(f"increase({names.PROMOTION_WAITS}{window})", "le"), "le")
     for name in (names.PROMOTIONS, names.DEGRADATIONS):
-        yield Query(name, f"sum by (namespace, pod) (increase({name}{window}))")
+        yield Query(name, added(f"increase({name}{window})"))
     yield Query(names.OLDEST_WAITS, f"max by (namespace, pod, lane) ({names.OLDEST_WAITS})", "lane")
-    yield Query(names.UNFINISHED, f"max by (namespace, pod) ({names.UNFINISHED})")
+    yield Query(names.UNFINISHED, added(names.UNFINISHED))
     yield Query(names.GENERATION, f"min by (namespace, pod) ({names.GENERATION})")
     yield Query(AGE, f"min by (namespace, pod) (timestamp({names.GENERATION}))")

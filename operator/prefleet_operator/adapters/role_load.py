@@ -12,8 +12,9 @@ What is safe differs by value, and errs so that nobody shrinks a fleet by what w
 - Pods that are gone have still had the requests that came to them: for as long as the slow window reaches, what the
   source knows of them counts to arrivals and to what was generated. Without that every pod that goes would lower the
   demand, and take the next with it.
-- Rates are over the time in which the pod that was watched longest was watched. They are Missing until that is a fast
-  window: nothing follows from the first seconds after the operator, Prometheus or a fleet has started.
+- Rates are over the time since the first of these pods was watched, one that has left included: fresh pods that have
+  taken over what others did for long have not had all of it themselves. They are Missing until that is a fast window:
+  nothing follows from the first seconds after the operator, Prometheus or a fleet has started.
 - What pods can do is learnt of all together: `served` is empty unless all pods were watched for a fast window.
 
 Pods of one role alone count to it, so lengths that decode pods see are no arrivals of the prefill role. A role without
@@ -79,10 +80,17 @@ class Leavers:
             seen[fleet.key] = kept | {pod.name: (pod, now) for pod in fleet.pods}
         self._seen = seen
 
-    def of(self, fleet: FleetQuery) -> tuple[PodTarget, ...]:
-        """The pods that have left a fleet."""
+    def of(self, fleet: FleetQuery) -> tuple[tuple[PodTarget, float], ...]:
+        """The pods that have left a fleet, and when each was last one of it."""
         present = {pod.name for pod in fleet.pods}
-        return tuple(pod for name, (pod, _) in self._seen.get(fleet.key, {}).items() if name not in present)
+        return tuple(seen for name, seen in self._seen.get(fleet.key, {}).items() if name not in present)
+
+
+def long_ago(load: PodLoad, gone_s: float, windows: Windows) -> PodLoad:
+    """What a pod adds that has left so long ago: it is watched as from its first scrape to now."""
+    if load.watched_s is None:
+        return load
+    return replace(load, watched_s=min(windows.slow_s, load.watched_s + gone_s))
 
 
 def add_loads(
@@ -92,8 +100,8 @@ def add_loads(
     left: Sequence[tuple[Role, PodLoad]] = (),
     windows: Windows = DEFAULT_WINDOWS,
 ) -> FleetReading:
-    """The reading with the loads of its roles and pods, from those of its pods, by name, and of those that have `left`;
-    a pod that is not there was not found. A fleet that is not sized has none."""
+    """The reading with the loads of its roles and pods, from those of its pods, by name, and of those that have `left`
+    (as `long_ago` tells of them); a pod that is not there was not found. A fleet that is not sized has none."""
     if not query.sized:
         return reading
     roles: dict[Role, list[tuple[str, Reading[PodLoad]]]] = {}
@@ -128,8 +136,8 @@ class _Role:
         windows: Windows,
     ) -> None:
         self._query, self._role, self._pods, self._left, self._windows = query, role, pods, left, windows
-        known = [found.value.watched_s or 0.0 for _, found in pods if not isinstance(found, Missing)]
-        self._watched_s = max(known, default=0.0)
+        known = [found.value for _, found in pods if not isinstance(found, Missing)]
+        self._watched_s = max((pod.watched_s or 0.0 for pod in (*known, *left)), default=0.0)
 
     def load(self) -> RoleLoad:
         """See the module."""

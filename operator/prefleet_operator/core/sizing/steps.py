@@ -45,10 +45,14 @@ def whole_periods(seconds: float) -> int:
 
 
 def remember(marks: Sequence[Mark], value: float, window_s: float, now: float) -> tuple[Mark, ...]:
-    """The window with one more value; the highest of each part of it is kept."""
-    part = part_of(window_s)
-    at_s = began(now, part)
-    kept = [mark for mark in marks if mark.at_s > now - window_s - part and mark.at_s != at_s]
+    """The window with one more value; the highest of each part of it is kept.
+
+    And the newest from before the window, which stood until the next: by that one the whole window is known, however
+    long the turns are of which values come.
+    """
+    at_s = began(now, part_of(window_s))
+    before = [mark for mark in marks if mark.at_s <= now - window_s]
+    kept = [*before[-1:], *(mark for mark in marks if mark.at_s > now - window_s and mark.at_s != at_s)]
     highest = max([value, *(mark.value for mark in marks if mark.at_s == at_s)])
     return (*kept, Mark(at_s, highest))
 
