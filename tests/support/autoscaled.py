@@ -39,7 +39,9 @@ SCRAPE_S = 1.0
 WINDOWS = {"window": "10s", "fastWindow": "5s"}
 DOWN_WINDOW = "10s"
 
-COST = {"fixed_s": 0.005, "per_prefill_token_s": 1e-4, "per_decode_token_s": 1e-4}
+COST = {"fixed_s": 0.002, "per_prefill_token_s": 1e-4, "per_decode_token_s": 1e-4}
+# A prompt is many steps, so that what a step costs is learnt in seconds.
+STEP_TOKENS = 512
 # Within two of the buckets that a fleet shows its lengths by.
 SHORTEST_PROMPT, PROMPTS = 3500, 500
 # Requests a second: 0.7 of what one pod does, then three times as many, which two pods could not do.
@@ -146,7 +148,10 @@ class SizedFleet:
 
 def spec(actuator: Actuator, role: Role) -> Json:
     """A fleet whose scheduling stays as it is, so that its size alone moves."""
-    pods: Json = {"replicas": START, "args": ["--cost-model", json.dumps(COST)]}
+    pods: Json = {
+        "replicas": START,
+        "args": ["--cost-model", json.dumps(COST), "--max-num-batched-tokens", str(STEP_TOKENS)],
+    }
     bounds = {"minReplicas": LEAST, "maxReplicas": MOST}
     roles = [role, Role.DECODE] if role is Role.PREFILL else [role]
     return {
