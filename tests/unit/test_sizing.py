@@ -20,8 +20,17 @@ from prefleet_operator.core.sizing import (
     decide_size,
 )
 from prefleet_operator.core.sizing.arbiter import Act, WaitSignal, WaitsMemory
-from prefleet_operator.core.sizing.demand import NOTHING, answer_work, believe, prefill_demand, prompt_work
-from prefleet_operator.core.sizing.values import Capacity, Mark, PodServed, StepCost
+from prefleet_operator.core.sizing.demand import (
+    NOTHING,
+    SURE_IF_LATE,
+    Demand,
+    answer_work,
+    believe,
+    glance,
+    prefill_demand,
+    prompt_work,
+)
+from prefleet_operator.core.sizing.values import Capacity, Glance, Mark, PodServed, StepCost
 
 from tests.support.lengths import histogram
 
@@ -66,19 +75,55 @@ def test_without_a_step_cost_work_is_tokens():
     assert prefill_demand(histogram([1024] * 300), 300, None, 2048).per_s == pytest.approx(1024, rel=0.1)
 
 
+SLOW = Demand(per_s=1.0, request_s=0.5, variation=3.0, requests_per_s=2.0, deviation=0.1)
+
+
 @pytest.mark.parametrize(
-    ("fast", "believed"),
+    ("fast", "past", "believed"),
     [
-        pytest.param(None, 1.0, id="no fast window"),
-        pytest.param((1.4, 0.2), 1.0, id="a rise within noise is none"),
-        pytest.param((2.0, 0.2), 2.0, id="a sure rise is believed at once"),
-        pytest.param((0.1, 0.01), 1.0, id="a fall is left to the slow window"),
+        pytest.param(None, (), 1.0, id="no fast window"),
+        pytest.param((1.4, 0.2), (), 1.0, id="a rise within noise is none"),
+        pytest.param((2.0, 0.2), (), 2.0, id="a sure rise is believed at once"),
+        pytest.param((1.8, 0.4), (), 1.0, id="a rise that one window does not prove"),
+        pytest.param((1.8, 0.4), (1.8, 1.8), 1.8, id="is proved by three"),
+        pytest.param((3.0, 0.4), (1.0, 1.0, 1.0), 3.0, id="what was before does not hold a rise back"),
+        pytest.param((0.9, 0.1), (), 1.0, id="a fall within noise is none"),
+        pytest.param((0.1, 0.01), (), 0.1, id="a sure fall is believed at once"),
+        pytest.param((0.85, 0.01), (), 1.0, id="so small a fall is the slow window's own chance"),
     ],
 )
-def test_which_window_is_believed(fast, believed):
-    slow = replace(NOTHING, per_s=1.0, deviation=0.1)
-    seen = None if fast is None else replace(NOTHING, per_s=fast[0], deviation=fast[1])
-    assert believe(slow, seen).per_s == believed
+def test_which_window_is_believed(fast, past, believed):
+    seen = None if fast is None else replace(SLOW, per_s=fast[0], deviation=fast[1])
+    glances = tuple(Glance(int(NOW) - 60 * number, value, 0.4, 2.0) for number, value in enumerate(past, 1))[::-1]
+    demand = believe(SLOW, seen, glances, 60.0, NOW)
+    assert demand.per_s == pytest.approx(believed)
+    assert demand.risen is (believed > SLOW.per_s)
+
+
+def test_requests_that_wait_for_too_long_make_a_lesser_rise_sure():
+    fast = replace(SLOW, per_s=1.4, deviation=0.2)
+    assert not believe(SLOW, fast, (), 60.0, NOW).risen
+    assert believe(SLOW, fast, (), 60.0, NOW, SURE_IF_LATE).risen
+
+
+def test_no_requests_at_all_are_a_fall():
+    assert believe(replace(SLOW, requests_per_s=20.0), NOTHING, (), 60.0, NOW).per_s == 0.0
+    assert believe(NOTHING, NOTHING, (), 60.0, NOW) == NOTHING
+
+
+def test_a_believed_window_says_what_its_requests_are():
+    longer = replace(SLOW, per_s=6.0, request_s=3.0, deviation=0.3, variation=0.2)
+    demand = believe(SLOW, longer, (Glance(int(NOW) - 60, 4.0, 0.4, 2.0),), 60.0, NOW)
+    assert demand == Demand(6.0, 3.0, SLOW.variation, 2.0, 0.3, risen=True)
+
+
+def test_glances_are_one_to_a_fast_window_and_few():
+    past: tuple[Glance, ...] = ()
+    for second in range(0, 1200, 5):
+        past = glance(past, replace(SLOW, per_s=float(second)), 60.0, NOW + second)
+    assert [one.at_s - NOW for one in past] == [900, 960, 1020, 1080, 1140]
+    assert [one.per_s for one in past] == [900, 960, 1020, 1080, 1140]
+    assert glance(past, None, 60.0, NOW + 1200) == past[1:]
 
 
 # --- one role --------------------------------------------------------------------------------------------------
@@ -292,13 +337,24 @@ def test_memory_travels_in_json_and_decides_the_same():
     memory = SizingMemory(
         {
             P: RoleMemory(
-                needs=(Mark(1, 3),), demands=(Mark(2, 2.5),), capacity=Capacity(0.9, 0.1), fell_at_s=int(NOW) - 5
+                needs=(Mark(1, 3),),
+                demands=(Mark(2, 2.5),),
+                glances=(Glance(3, 2.5, 0.1, 4.0),),
+                in_tokens=True,
+                capacity=Capacity(0.9, 0.1),
+                token_capacity=Capacity(8000.0, 10.0),
+                learnt_at_s=int(NOW) - 15,
+                fell_at_s=int(NOW) - 5,
+                rose_at_s=int(NOW) - 6,
+                base=Mark(int(NOW), 4),
+                raised=Mark(int(NOW), 5),
             )
         },
         WaitsMemory(Act.SCALE, int(NOW)),
     )
     assert SizingMemory.from_record(json.loads(json.dumps(memory.to_record()))) == memory
     assert SizingMemory.from_record({}) == SizingMemory()
+    assert SizingMemory.from_record({"roles": {P.value: {}}}) == SizingMemory({P: RoleMemory()})
 
 
 def test_memory_stays_small_and_a_restart_at_any_moment_changes_nothing():

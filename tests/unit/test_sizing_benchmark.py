@@ -17,12 +17,12 @@ from tests.benchmarks.sizing.scalers import on_kv_use, on_waiting
 
 
 def requests() -> list[SimRequest]:
-    return [SimRequest(f"r{n}", 300 + 977 * (n % 7), 20 + 31 * (n % 5), 3.1 * n) for n in range(60)]
+    return [SimRequest(f"r{n}", 300 + 3977 * (n % 7), 20 + 31 * (n % 5), 3.1 * n) for n in range(60)]
 
 
 def test_stretches_change_no_request_by_more_than_a_step(monkeypatch):
     ends: list[dict[str, float]] = []
-    for stretch in (ScalingFleet._stretch, lambda *_: 1):
+    for stretch in (ScalingFleet._stretch, lambda *_: (1, 0.0)):
         ended: dict[str, float] = {}
         monkeypatch.setattr(ScalingFleet, "_stretch", stretch)
         monkeypatch.setattr(fleets, "keeps", lambda one, now, to=ended: bool(to.update({one.request_id: now})))
@@ -96,7 +96,7 @@ def test_prometheus_answers_nothing_while_it_is_gone_and_nothing_old_after():
         assert window is None or window[0].at_s >= now - 300
 
 
-ROW = Row("wave", OURS, 0.97, 10.0, 0, None, 100, ())
+ROW = Row("wave", OURS, 0.97, 10.0, 0, None, 100, (1,), ())
 
 
 def test_the_best_of_a_grid_is_the_cheapest_that_reaches_the_goal_else_the_one_that_attains_most():

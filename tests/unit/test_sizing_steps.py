@@ -99,13 +99,45 @@ def test_damping(wanted, replicas, expected):
 )
 def test_stabilising(wanted, replicas, needs, expected):
     marks = tuple(Mark(int(NOW) - 300 + 10 * number, need) for number, need in enumerate(needs))
-    assert steps.stabilise(wanted, replicas, marks, 300, NOW) == expected
+    assert steps.stabilise(wanted, replicas, marks, None, 300, NOW) == expected
 
 
 def test_a_window_that_is_not_yet_known_is_no_reason_to_fall():
     marks = (Mark(int(NOW) - 290, 1.0), Mark(int(NOW) - 10, 1.0))
-    assert steps.stabilise(1, 4, marks, 300, NOW) == 4
-    assert steps.stabilise(1, 4, marks, 300, NOW + 10) == 1
+    assert steps.stabilise(1, 4, marks, None, 300, NOW) == 4
+    assert steps.stabilise(1, 4, marks, None, 300, NOW + 10) == 1
+
+
+def test_no_fall_within_the_window_after_a_rise_whatever_it_came_of():
+    marks = (Mark(int(NOW) - 330, 1.0), Mark(int(NOW) - 10, 1.0))
+    assert steps.stabilise(1, 4, marks, int(NOW) - 300, 300, NOW) == 4
+    assert steps.stabilise(1, 4, marks, int(NOW) - 301, 300, NOW) == 1
+    assert steps.stabilise(5, 4, marks, int(NOW) - 10, 300, NOW) == 5
+
+
+def test_damping_counts_from_where_its_period_began_however_often_one_asks():
+    assert NOW % steps.PERIOD_S == 0
+    base = steps.base(None, 4, NOW + 1)
+    assert base == Mark(int(NOW), 4)
+    assert steps.base(base, 8, NOW + 14) == base
+    assert steps.base(base, 8, NOW + 15) == Mark(int(NOW) + 15, 8)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        pytest.param(None, 0, id="long waits raised nothing"),
+        pytest.param(Mark(int(NOW) - 300, 5), 5, id="what they raised stays for a while"),
+        pytest.param(Mark(int(NOW) - 301, 5), 0, id="and no longer"),
+    ],
+)
+def test_the_floor_of_long_waits(raised, expected):
+    assert steps.floor(raised, 300, NOW) == expected
+
+
+def test_parts_of_windows_are_whole_periods():
+    assert [steps.part_of(window_s) for window_s in (60, 300, 600, 3600)] == [15, 30, 60, 300]
+    assert steps.began(NOW + 59.9, 60) == steps.began(NOW, 60) == NOW
 
 
 @pytest.mark.parametrize(
@@ -261,7 +293,6 @@ def test_capacity(pods, expected):
 
 def test_capacity_is_learnt_slowly_and_kept_within_reason():
     assert learn(None, Capacity(0.8)) == Capacity(0.8)
-    assert learn(Capacity(0.8), None) == Capacity(0.8)
     assert learn(Capacity(0.8), Capacity(1.0)).mean == pytest.approx(0.81)
     assert plausible(None) == NOMINAL
     assert plausible(Capacity(0.01)).mean == 0.5

@@ -4,9 +4,10 @@ Pods are `sim.fleet.Pod`s, so queue and engine are the runtime's own code. A pod
 delay; one that is to go takes no new requests and is gone when it has answered those it has. Those that do not serve
 yet go first, then those with least to do. Both cost accelerators for as long as they are there.
 
-What makes it quick: while a pod does nothing but decode, its steps differ only by the growing context, so up to the
-next end of an answer, the next scrape and the next request at that pod they are taken as one (`_stretch`). Times stay
-those of the single steps, but for the context's growth, which is spread evenly over the stretch.
+What makes it quick: steps that differ only by the growing context are taken as one (`_stretch`), up to the next end of
+an answer and the last step before a scrape. Such are steps of nothing but decodes, up to the next request at that pod;
+and those that one long prompt fills, chunk by chunk, in which nobody else can start. Times stay those of the single
+steps, but for the context's growth, which is spread evenly over the stretch.
 
 Left out: the network, pods that fail, and a router's own delay in seeing a new pod.
 """
@@ -71,7 +72,7 @@ LIMIT = Limit()
 
 
 class ServingPod(Pod):
-    """A pod with its life and its counters."""
+    """A pod with its life and its counters. `open`: what it does now leaves room for a request that comes."""
 
     def __init__(self, name: str, created_s: float, ready_s: float) -> None:
         super().__init__(SHAPE, POLICY)
@@ -80,6 +81,7 @@ class ServingPod(Pod):
         self.gone_s = math.inf
         self.event = -1
         self.steps, self.began_s, self.step_s = 1, 0.0, 0.0
+        self.open = True
         self.busy_s = 0.0
         self.prefill_tokens = self.decode_tokens = 0
 
@@ -105,7 +107,10 @@ Scale = Callable[["ScalingFleet", float], int]
 class ScalingFleet:
     """See the module. To be run once."""
 
-    def __init__(self, replicas: int, start_s: float, scale: Scale, quota: int | None = None) -> None:
+    def __init__(
+        self, replicas: int, start_s: float, scale: Scale, quota: int | None = None, *, learns: bool = False
+    ) -> None:
+        """`learns`: what steps cost is fitted, for a scaler that asks."""
         self.pods = [ServingPod(f"pod-{number}", 0.0, 0.0) for number in range(replicas)]
         self.start_s = start_s
         self.replicas = replicas
@@ -113,20 +118,26 @@ class ScalingFleet:
         self.lengths = [0] * (len(TOKEN_BOUNDS) + 1)
         self.arrived_tokens = 0
         self.cost = StepCostModel()
+        self._learns = learns
         self._names = count(replicas)
         self._scale = scale
         self._events: list[tuple[float, int, ServingPod]] = []
         self._serial = count()
         self._steps_seen = 0
         self._next_sync_s = SCRAPE_S
-        self._kept = self._asked = 0
+        self._missed = self._asked = 0
         self._moves: list[tuple[float, int, int]] = []
         self._gone_s = 0.0
 
-    def run(self, requests: Iterator[SimRequest], until_s: float) -> Outcome:
-        """Serve all; accelerators are counted until `until_s`, when the scenario ends."""
+    def run(self, requests: Iterator[SimRequest], until_s: float, most_missed: float = math.inf) -> Outcome | None:
+        """Serve all; accelerators are counted until `until_s`, when the scenario ends.
+
+        None, and not to the end, where more than `most_missed` requests have not met their limits.
+        """
         request = next(requests, None)
         while request is not None or self._events or self._next_sync_s < until_s:
+            if self._missed > most_missed:
+                return None
             at = min(self._events[0][0] if self._events else math.inf, request.arrival_s if request else math.inf)
             if self._next_sync_s <= at:
                 self._sync(self._next_sync_s)
@@ -139,7 +150,8 @@ class ScalingFleet:
                 if serial == pod.event:
                     self._end_step(pod, now)
         hours = self._gone_s + sum(max(0.0, min(p.gone_s, until_s) - p.created_s) for p in self.pods)
-        return Outcome(self._kept / max(1, self._asked), hours * ACCELERATORS / 3600, self._asked, tuple(self._moves))
+        share = 1 - self._missed / max(1, self._asked)
+        return Outcome(share, hours * ACCELERATORS / 3600, self._asked, tuple(self._moves))
 
     # Pods come and go.
 
@@ -179,7 +191,7 @@ class ScalingFleet:
         pod.pending_tokens += request.prompt_tokens
         if pod.plan is None:
             self._begin_step(pod, now)
-        elif pod.steps > 1:
+        elif pod.open and pod.steps > 1:
             self._cut(pod, now)
 
     def _begin_step(self, pod: ServingPod, now: float) -> None:
@@ -188,21 +200,31 @@ class ScalingFleet:
             if pod.draining:
                 pod.gone_s = now
             return
-        pod.steps, pod.step_s, pod.began_s = 1, plan.cost_s, now
-        if not plan.prefill_tokens:
-            pod.steps = self._stretch(pod, plan, now)
-            growth = len(plan.items) * PROFILE.cost.per_decode_context_token_s
-            pod.step_s += growth * (pod.steps - 1) / 2
+        pod.began_s, pod.open = now, not plan.prefill_tokens
+        pod.steps, growth_s = self._stretch(pod, plan, now)
+        pod.step_s = plan.cost_s + growth_s * (pod.steps - 1) / 2
         self._push(pod)
 
-    def _stretch(self, pod: ServingPod, plan: StepPlan, now: float) -> int:
-        """How many equal steps of decode may follow one another; see the module."""
-        steps = min(request.max_tokens - request.generated for request, _ in plan.items)
-        steps = min(steps, math.ceil((self._next_sync_s - now) / plan.cost_s))
-        steps = min(steps, (pod.engine.kv.free // len(plan.items) - 1) * BLOCK_TOKENS)
-        if pod.engine.waiting.queue:
+    def _stretch(self, pod: ServingPod, plan: StepPlan, now: float) -> tuple[int, float]:
+        """How many steps like this one may follow one another, and how much longer each takes; see the module."""
+        cost, decodes, chunk = PROFILE.cost, plan.decode_tokens, plan.prefill_tokens
+        steps = math.floor((self._next_sync_s - now) / plan.cost_s)
+        growth_s = decodes * cost.per_decode_context_token_s
+        if chunk:
+            request = next(request for request, _ in plan.items if request.prefills)
+            left = request.prefill_until - request.computed
+            if plan.budget or len(plan.items) > decodes + 1:
+                return 1, 0.0
+            steps = min(steps, (left - 1) // chunk)
+            growth_s += chunk * chunk * cost.per_attention_pair_s
+        elif pod.engine.waiting.queue:
             steps = min(steps, MOST_STEPS_WHILE_WAITING)
-        return max(1, steps)
+        if steps <= 1:
+            return 1, 0.0
+        if decodes:
+            steps = min(steps, *(one.max_tokens - one.generated for one, _ in plan.items if not one.prefills))
+        blocks = (decodes + chunk) / BLOCK_TOKENS
+        return max(1, min(steps, math.floor((pod.engine.kv.free - len(plan.items)) / blocks))), growth_s
 
     def _cut(self, pod: ServingPod, now: float) -> None:
         """A request has come: the stretch ends with the step that is under way."""
@@ -220,23 +242,23 @@ class ScalingFleet:
         assert plan is not None
         more = pod.steps - 1
         if more:
-            for request, _ in plan.items:
-                request.computed += more
-                request.generated += more
-                engine.kv.grow(request, 1)
+            for request, tokens in plan.items:
+                request.generated += 0 if request.prefills else more
+                request.computed += more * tokens
+                engine.kv.grow(request, tokens)
         outcome = engine.finish(plan, now)
         pod.busy_s += now - pod.began_s
-        pod.prefill_tokens += plan.prefill_tokens
+        pod.prefill_tokens += plan.prefill_tokens * pod.steps
         pod.decode_tokens += plan.decode_tokens * pod.steps
         self._steps_seen += 1
-        if self._steps_seen % LEARN_EVERY == 0:
+        if self._learns and self._steps_seen % LEARN_EVERY == 0:
             self.cost.observe(plan.work, plan.cost_s)
         if plan.prefill_tokens:
             for request in outcome.emitted:
                 if request.generated == 1:
                     pod.pending_tokens -= request.prompt_tokens
         for request in outcome.finished:
-            self._kept += keeps(request, now)
+            self._missed += not keeps(request, now)
         self._begin_step(pod, now)
 
 

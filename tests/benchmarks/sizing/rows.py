@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from prefleet_operator.core.sizing import SizingRules
@@ -22,7 +22,10 @@ Move = tuple[float, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`target`: of the metric, where the scaler has one."""
+    """One run, or several of as many seeds (`pooled`): hours and flaps are those of all.
+
+    `target`: of the metric, where the scaler has one. `moves`: of the first seed.
+    """
 
     scenario: str
     scaler: str
@@ -31,10 +34,11 @@ class Row:
     flaps: int
     target: float | None
     requests: int
+    seeds: tuple[int, ...]
     moves: tuple[Move, ...]
 
     @classmethod
-    def of(cls, scenario: str, scaler: str, target: float | None, outcome: Outcome) -> Row:
+    def of(cls, scenario: str, scaler: str, seed: int, target: float | None, outcome: Outcome) -> Row:
         hours, moves = round(outcome.accelerator_hours, 3), outcome.moves
         share = round(outcome.attainment, 5)
         return cls(
@@ -45,8 +49,22 @@ class Row:
             count_flaps(moves, OUR_WINDOW_S if scaler == OURS else DOWN_WINDOW_S),
             target,
             outcome.requests,
+            (seed,),
             moves,
         )
+
+
+def pooled(rows: Sequence[Row]) -> Row:
+    """The runs of one scaler in one scenario as one row."""
+    total = sum(row.requests for row in rows)
+    return replace(
+        rows[0],
+        attainment=round(sum(row.attainment * row.requests for row in rows) / total, 5),
+        accelerator_hours=round(sum(row.accelerator_hours for row in rows), 3),
+        flaps=sum(row.flaps for row in rows),
+        requests=total,
+        seeds=tuple(seed for row in rows for seed in row.seeds),
+    )
 
 
 def count_flaps(moves: Sequence[Move], window_s: float = DOWN_WINDOW_S) -> int:

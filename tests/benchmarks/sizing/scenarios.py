@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -29,6 +29,10 @@ PODS = 8
 PART = 0.8
 DAY_H = 24.0
 START_S = 120.0
+TUNED, JUDGED = (1, 2, 3, 4), (101, 102, 103)
+"""Seeds of the requests: with the former the pipeline's constants were chosen, by the latter it is judged."""
+LONG_H = 12.0
+"""A scenario longer than this has requests enough for one seed to tell."""
 HOUR = 3600.0
 
 
@@ -51,6 +55,10 @@ class Scenario:
     @property
     def seconds(self) -> float:
         return self.hours * HOUR
+
+    def seeds(self, seeds: Sequence[int]) -> Sequence[int]:
+        """Those of them that it is run with."""
+        return seeds[:1] if self.hours > LONG_H else seeds
 
 
 def between(begin_h: float, end_h: float, inside: float, outside: float) -> Callable[[float], float]:
@@ -113,19 +121,23 @@ def full_rate() -> float:
     return PODS * PART * len(lengths) / sum(true_work(*pair) for pair in lengths)
 
 
-def requests(scenario: Scenario, seed: int = 1) -> Iterator[SimRequest]:
-    """In the order of their arrivals; the same for every scaler."""
+@cache
+def arrivals(scenario: Scenario, seed: int) -> list[tuple[float, int, int]]:
+    """When each request comes, the tokens of its prompt and of its answer."""
     rng, lengths = random.Random(f"{scenario.name} {seed}"), trace_lengths()
     most = 1.05 * full_rate()
-    at_s, number = 0.0, 0
-    while True:
+    found: list[tuple[float, int, int]] = []
+    at_s = rng.expovariate(most)
+    while at_s < scenario.seconds:
+        prompt, answer = rng.choice(lengths)
+        if rng.random() * most <= scenario.load(at_s) * full_rate():
+            prompt = max(1, round(prompt * scenario.prompts(at_s)))
+            found.append((at_s, prompt, max(1, round(answer * scenario.answers(at_s)))))
         at_s += rng.expovariate(most)
-        if at_s >= scenario.seconds:
-            return
-        pair = rng.choice(lengths)
-        if rng.random() * most > scenario.load(at_s) * full_rate():
-            continue
-        number += 1
-        prompt = max(1, round(pair[0] * scenario.prompts(at_s)))
-        answer = max(1, round(pair[1] * scenario.answers(at_s)))
+    return found
+
+
+def requests(scenario: Scenario, seed: int) -> Iterator[SimRequest]:
+    """In the order of their arrivals; the same for every scaler."""
+    for number, (at_s, prompt, answer) in enumerate(arrivals(scenario, seed), 1):
         yield SimRequest(f"r{number}", prompt, answer, at_s)

@@ -3,8 +3,8 @@
 Pods that were busy while requests waited did what they could. Their work by the fitted cost, divided by the time that
 they spent in steps, is near 1 if the fit is good, and less on slow or shared accelerators. It is looked at only while
 all pods of a role are so: the few that are at other times are those that have got long prompts, whose tokens cost more
-than the mean. What is learnt follows slowly (`FOLLOW` of the way each time); until something is known, a pod is
-worth 1.
+than the mean. What is learnt follows slowly (`FOLLOW` of the way each time, at most once in a period of damping);
+until something is known, a pod is worth 1.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def capacity_of(pods: Sequence[PodServed], work: Callable[[PodServed], float]) -
     return Capacity(mean, math.sqrt(sum((one - mean) ** 2 for one in done) / len(done)))
 
 
-def learn(known: Capacity | None, seen: Capacity | None) -> Capacity | None:
+def learn(known: Capacity | None, seen: Capacity) -> Capacity:
     """What is known after this sight; the first is taken whole."""
-    if known is None or seen is None:
-        return known if seen is None else seen
+    if known is None:
+        return seen
     return Capacity(
         known.mean + FOLLOW * (seen.mean - known.mean), known.spread + FOLLOW * (seen.spread - known.spread)
     )

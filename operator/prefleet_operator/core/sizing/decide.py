@@ -27,20 +27,8 @@ from prefleet_operator.core.observed import HistogramSnapshot, Missing, Reading,
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing import steps, waits
 from prefleet_operator.core.sizing.arbiter import Act, arbitrate
-from prefleet_operator.core.sizing.capacity import capacity_of, learn, plausible
-from prefleet_operator.core.sizing.demand import (
-    Demand,
-    answer_work,
-    believe,
-    decode_demand,
-    prefill_demand,
-    prompt_work,
-    served_work,
-)
 from prefleet_operator.core.sizing.values import (
-    Capacity,
-    PodServed,
-    ReplayFunction,
+    Mark,
     RoleMemory,
     RoleSignals,
     RoleSize,
@@ -48,8 +36,8 @@ from prefleet_operator.core.sizing.values import (
     SizingInputs,
     SizingMemory,
     SizingRules,
-    StepCost,
 )
+from prefleet_operator.core.sizing.work import Work, look, start_time, value_of
 
 MARGIN = 0.1
 """A smaller fleet must be able to serve so much more than what is asked."""
@@ -57,32 +45,13 @@ MARGIN = 0.1
 DOUBT = 1.0
 """And so many standard deviations of the demand more."""
 
+CAUTION = 0.5
+"""A larger one must be needed also at so many deviations less: noise raises a fleet at once, and for a whole window."""
+
 SURE = 2.5
 """What lies so many deviations lower is sure."""
 
-START_S = 120.0
-"""How long pods take to be ready, until one has shown it."""
-
-
 UNKNOWN_CAPACITY = "the engine shows no step cost, and no pod has yet been busy while requests waited"
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What is asked of a role and what one pod of it is worth. `asked` as measured, `ahead` as foreseen; per second.
-
-    `prefill` is without the answers, whose part is `answers`; both are in `asked`.
-    """
-
-    prefill: Demand
-    answers: float
-    asked: float
-    ahead: float
-    backlog: float
-    capacity: Capacity
-    full_step_s: float = 0.0
-    decode_step_s: float = 0.0
-    replay: ReplayFunction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +73,17 @@ def decide_size(inputs: SizingInputs, memory: SizingMemory, now: float) -> tuple
     memories: dict[Role, RoleMemory] = {}
     for role, signals in inputs.roles.items():
         known = memory.roles.get(role, RoleMemory())
-        raised = told if act is Act.SCALE and role is not Role.DECODE else None
-        sizes[role], memories[role] = _size_role(role, signals, inputs, known, raised, now)
+        short = told if act is Act.SCALE and role is not Role.DECODE else None
+        sizes[role], memories[role] = _size_role(role, signals, inputs, known, short, now)
     if act is Act.SCALE and all(size.reason is not Reason.LONG_WAITS for size in sizes.values()):
         waits_memory = memory.waits
     decided = _together(sizes, inputs)
     for role, size in decided.items():
-        if size.desired < inputs.roles[role].replicas:
+        replicas = inputs.roles[role].replicas
+        if size.desired < replicas:
             memories[role] = replace(memories[role], fell_at_s=int(now))
+        elif size.desired > replicas:
+            memories[role] = replace(memories[role], rose_at_s=int(now))
     return SizingDecision(decided), SizingMemory(memories, waits_memory)
 
 
@@ -119,7 +91,7 @@ def decide_size(inputs: SizingInputs, memory: SizingMemory, now: float) -> tuple
 
 
 def _size_role(
-    role: Role, signals: RoleSignals, inputs: SizingInputs, memory: RoleMemory, raised: str | None, now: float
+    role: Role, signals: RoleSignals, inputs: SizingInputs, memory: RoleMemory, short: str | None, now: float
 ) -> tuple[RoleSize, RoleMemory]:
     held = _hold(role, signals)
     if held is not None:
@@ -127,14 +99,21 @@ def _size_role(
     if role is Role.DECODE:
         need = _decode_need(signals, inputs.rules)
     else:
-        work, memory = _work(role, signals, inputs, memory, now)
+        work, memory = look(role, signals, inputs, memory, now)
         if work is None:
             return _kept(role, signals, Reason.LEARNING_CAPACITY, UNKNOWN_CAPACITY), memory
         need = _prefill_need(role, signals, inputs.rules, work)
-    window_s = inputs.rules.down_window_s
-    memory = replace(memory, needs=steps.remember(memory.needs, need.roomy, window_s, now))
-    calmed = steps.calm(need.pods, need.sure, signals.replicas, memory.fell_at_s, window_s, now)
-    return _step(role, signals, replace(need, pods=calmed), memory, raised, inputs.rules, now), memory
+    rules, replicas = inputs.rules, signals.replicas
+    window_s = rules.down_window_s
+    memory = replace(
+        memory,
+        needs=steps.remember(memory.needs, need.roomy, window_s, now),
+        base=steps.base(memory.base, replicas, now),
+    )
+    calmed = steps.calm(need.pods, need.sure, replicas, memory.fell_at_s, window_s, now)
+    if short is not None and calmed <= replicas:
+        memory = replace(memory, raised=Mark(int(now), replicas + 1))
+    return _step(role, replicas, replace(need, pods=calmed), memory, short or "as of late", rules, now), memory
 
 
 def _hold(role: Role, signals: RoleSignals) -> RoleSize | None:
@@ -156,110 +135,29 @@ def _kept(role: Role, signals: RoleSignals, reason: Reason, told: str) -> RoleSi
     return RoleSize(role, signals.replicas, reason, f"{signals.replicas} {role.value} pods stay: {told}")
 
 
-def _value(reading: Reading[float], otherwise: float = 0.0) -> float:
-    return reading.value if isinstance(reading, Sample) else otherwise
-
-
-def _work(
-    role: Role, signals: RoleSignals, inputs: SizingInputs, memory: RoleMemory, now: float
-) -> tuple[_Work | None, RoleMemory]:
-    """What is asked, and the memory with what was learnt on the way; None where no capacity is known in its unit."""
-    assert isinstance(signals.arrivals, Sample)
-    cost = signals.step_cost.value if isinstance(signals.step_cost, Sample) else None
-    slow = prefill_demand(signals.arrivals.value, signals.slow_s, cost, signals.step_tokens)
-    fast = None
-    if isinstance(signals.recent, Sample):
-        fast = prefill_demand(signals.recent.value, signals.fast_s, cost, signals.step_tokens)
-    prefill = believe(slow, fast)
-    memory, capacity = _learn(signals, cost, memory, prefill)
-    if capacity is None:
-        return None, memory
-    context = _context(signals)
-    answers = 0.0
-    if role is Role.MIXED and cost is not None:
-        answers = decode_demand(_value(signals.generated), cost, context)
-    asked = prefill.per_s + answers
-    ahead_s = _value(signals.start_s, START_S)
-    demands = steps.latest(memory.demands, asked, max(ahead_s, signals.slow_s), now)
-    ahead = steps.foresee(asked, prefill.deviation, demands, ahead_s, now)
-    work = _Work(prefill, answers, asked, ahead, _backlog(signals, prefill, cost), capacity)
-    if cost is not None and role is Role.MIXED:
-        work = _with_steps(work, signals, cost, context)
-    if inputs.replay is not None:
-        work = replace(work, replay=inputs.replay)
-    return work, replace(memory, demands=demands)
-
-
-def _learn(
-    signals: RoleSignals, cost: StepCost | None, memory: RoleMemory, prefill: Demand
-) -> tuple[RoleMemory, Capacity | None]:
-    if cost is None:
-        seen = capacity_of(signals.served, lambda pod: pod.prefill_tokens)
-        memory = replace(memory, token_capacity=learn(memory.token_capacity, seen))
-        return memory, memory.token_capacity
-    tokens, context = _mean_tokens(signals), _context(signals)
-
-    def work(pod: PodServed) -> float:
-        return served_work(pod, prefill.request_s / tokens if tokens else 0.0, cost, context)
-
-    memory = replace(memory, capacity=learn(memory.capacity, capacity_of(signals.served, work)))
-    return memory, plausible(memory.capacity)
-
-
-def _mean_tokens(signals: RoleSignals) -> float:
-    assert isinstance(signals.arrivals, Sample)
-    return prefill_demand(signals.arrivals.value, signals.slow_s, None, signals.step_tokens).request_s
-
-
-def _context(signals: RoleSignals) -> float:
-    """KV entries that a running sequence holds on average."""
-    running, held = _value(signals.running), _value(signals.kv_usage) * signals.ready * _value(signals.kv_tokens)
-    return held / running if running >= 1 else 0.0
-
-
-def _backlog(signals: RoleSignals, prefill: Demand, cost: StepCost | None) -> float:
-    """Work that waits beyond what every fleet holds on its way: each pod's present step is no backlog."""
-    tokens = _value(signals.waiting_tokens)
-    mean = _mean_tokens(signals)
-    if cost is None or mean <= 0:
-        return tokens
-    return tokens * prefill.request_s / mean
-
-
-def _with_steps(work: _Work, signals: RoleSignals, cost: StepCost, context: float) -> _Work:
-    """With what a full step and a step of decodes alone take, as many sequences running as now."""
-    running = _value(signals.running) / max(1, signals.ready)
-    decode_s = max(0.0, cost.fixed) + running * answer_work(cost, context)
-    # Pairs of the chunks are in the mean prompt's work per token.
-    tokens = _mean_tokens(signals)
-    each = work.prefill.request_s / tokens if tokens > 0 else prompt_work(1, cost, signals.step_tokens)
-    full_s = signals.step_tokens * each + running * answer_work(cost, context)
-    return replace(work, full_step_s=full_s, decode_step_s=decode_s)
-
-
-def _prefill_need(role: Role, signals: RoleSignals, rules: SizingRules, work: _Work) -> _Need:
-    start_s = _value(signals.start_s, START_S)
+def _prefill_need(role: Role, signals: RoleSignals, rules: SizingRules, work: Work) -> _Need:
+    start_s = start_time(signals)
     drain_s = steps.drain_time(rules.drain_s, signals.starting, start_s)
     drained = work.backlog / drain_s
     most = rules.roles[role].max_replicas
     by_kv = 0.0
     if role is Role.MIXED:
         by_kv = waits.pods_by_kv(
-            _value(signals.kv_usage), signals.ready, _value(signals.waiting_tokens), _value(signals.kv_tokens)
+            value_of(signals.kv_usage), signals.ready, value_of(signals.waiting_tokens), value_of(signals.kv_tokens)
         )
 
     def pods_for(asked: float) -> int:
         found = waits.smallest(lambda pods: _keeps(pods, asked, rules, work), 1, most)
         return most + 1 if found is None else found
 
-    served = pods_for(work.ahead)
+    noise = work.prefill.deviation
+    served = pods_for(work.ahead if work.prefill.risen else max(0.0, work.ahead - CAUTION * noise))
     with_backlog = math.ceil((work.asked + drained) / work.capacity.low / waits.LOAD_MOST - 1e-9)
     memory = math.ceil(by_kv - 1e-9)
     pods = max(served, with_backlog, memory, 1)
-    noise = work.prefill.deviation
     more = max(MARGIN * work.ahead, DOUBT * noise)
     roomy = max(pods_for(work.ahead + more), with_backlog, math.ceil(by_kv * (1 + MARGIN) - 1e-9), 1)
-    sure = max(pods_for(max(0.0, work.asked - SURE * noise)), memory, 1)
+    sure = pods if work.prefill.risen else max(pods_for(max(0.0, work.asked - SURE * noise)), memory, 1)
     reason = Reason.DEMAND if pods == served else Reason.BACKLOG if pods == with_backlog else Reason.DECODE_LOAD
     numbers = {
         "workPerSecond": work.asked,
@@ -275,7 +173,7 @@ def _prefill_need(role: Role, signals: RoleSignals, rules: SizingRules, work: _W
     return _Need(pods, max(pods, roomy), sure, reason, numbers, estimate=work.replay is None)
 
 
-def _keeps(pods: int, asked: float, rules: SizingRules, work: _Work) -> bool:
+def _keeps(pods: int, asked: float, rules: SizingRules, work: Work) -> bool:
     """Whether so many pods keep gaps and waits."""
     worth = work.capacity.low
     load = asked / (pods * worth)
@@ -295,9 +193,9 @@ def _decode_need(signals: RoleSignals, rules: SizingRules) -> _Need:
     cost = signals.step_cost.value if isinstance(signals.step_cost, Sample) else None
     fixed_s = 0.0 if cost is None else max(0.0, cost.fixed)
     kv = waits.pods_by_kv(
-        _value(signals.kv_usage), signals.ready, _value(signals.waiting_tokens), _value(signals.kv_tokens)
+        value_of(signals.kv_usage), signals.ready, value_of(signals.waiting_tokens), value_of(signals.kv_tokens)
     )
-    gap_s, running = _value(signals.gap_s), _value(signals.running)
+    gap_s, running = value_of(signals.gap_s), value_of(signals.running)
     by_gap = waits.pods_by_gap(rules.gap_s, gap_s, running, signals.ready, fixed_s)
     most = rules.roles[Role.DECODE].max_replicas + 1
 
@@ -312,25 +210,26 @@ def _decode_need(signals: RoleSignals, rules: SizingRules) -> _Need:
 
 def _step(
     role: Role,
-    signals: RoleSignals,
+    replicas: int,
     need: _Need,
     memory: RoleMemory,
-    raised: str | None,
+    short: str,
     rules: SizingRules,
     now: float,
 ) -> RoleSize:
     """From what is needed to a number of replicas."""
-    replicas = signals.replicas
     pods, reason, told = need.pods, need.reason, _told(need)
-    if raised is not None and pods <= replicas:
-        pods, reason, told = replicas + 1, Reason.LONG_WAITS, f"{raised}; {told}"
+    floor = steps.floor(memory.raised, rules.down_window_s + rules.cooldown_s, now)
+    if floor > pods:
+        pods, reason, told = floor, Reason.LONG_WAITS, f"{floor} for long waits, {short}; {told}"
     wanted = steps.tolerate(pods, max(pods, need.roomy), replicas)
     if wanted == replicas and pods < replicas:
         reason = Reason.WITHIN_TOLERANCE
-    damped = steps.damp(wanted, replicas)
+    assert memory.base is not None
+    damped = steps.damp(wanted, int(memory.base.value))
     if damped != wanted:
         reason = Reason.DAMPED
-    stable = steps.stabilise(damped, replicas, memory.needs, rules.down_window_s, now)
+    stable = steps.stabilise(damped, replicas, memory.needs, memory.rose_at_s, rules.down_window_s, now)
     if stable != damped:
         reason = Reason.STABILISING
     message = f"{stable} {role.value} pods, {need.pods} needed: {told}"

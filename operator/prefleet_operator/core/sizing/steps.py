@@ -21,27 +21,44 @@ from collections.abc import Mapping, Sequence
 from prefleet_operator.api import Role
 from prefleet_operator.core.sizing.values import MARKS, Mark, RoleRules
 
+PERIOD_S = 15
+"""Damping allows one step in such a period, and a part of a window is a multiple of it; see `began`."""
 UP_FACTOR, UP_PODS = 2.0, 4
 DOWN_SHARE = 0.25
 MOST_FORESEEN = 1.5
 SURE = 2.0
 
 
+def began(now: float, part_s: int = PERIOD_S) -> int:
+    """When the part of time that holds `now` began: it is the same however often one asks."""
+    return int(now // part_s) * part_s
+
+
+def part_of(window_s: float) -> int:
+    """How long each of the parts of a window is."""
+    return whole_periods(window_s / MARKS)
+
+
+def whole_periods(seconds: float) -> int:
+    """So long, or a little longer, in whole periods."""
+    return PERIOD_S * max(1, math.ceil(seconds / PERIOD_S))
+
+
 def remember(marks: Sequence[Mark], value: float, window_s: float, now: float) -> tuple[Mark, ...]:
     """The window with one more value; the highest of each part of it is kept."""
-    part = max(1, math.ceil(window_s / MARKS))
-    began = int(now // part) * part
-    kept = [mark for mark in marks if mark.at_s > now - window_s - part and mark.at_s != began]
-    highest = max([value, *(mark.value for mark in marks if mark.at_s == began)])
-    return (*kept, Mark(began, highest))
+    part = part_of(window_s)
+    at_s = began(now, part)
+    kept = [mark for mark in marks if mark.at_s > now - window_s - part and mark.at_s != at_s]
+    highest = max([value, *(mark.value for mark in marks if mark.at_s == at_s)])
+    return (*kept, Mark(at_s, highest))
 
 
 def latest(marks: Sequence[Mark], value: float, window_s: float, now: float) -> tuple[Mark, ...]:
     """The window with one more value; the first of each part of it is kept."""
-    part = max(1, math.ceil(window_s / MARKS))
-    began = int(now // part) * part
+    part = part_of(window_s)
+    at_s = began(now, part)
     kept = tuple(mark for mark in marks if mark.at_s > now - window_s - part)
-    return kept if any(mark.at_s == began for mark in kept) else (*kept, Mark(began, value))
+    return kept if any(mark.at_s == at_s for mark in kept) else (*kept, Mark(at_s, value))
 
 
 def foresee(demand: float, deviation: float, marks: Sequence[Mark], ahead_s: float, now: float) -> float:
@@ -75,18 +92,33 @@ def tolerate(need: int, roomy: int, replicas: int) -> int:
     return need if need > replicas else min(replicas, roomy)
 
 
-def damp(wanted: int, replicas: int) -> int:
+def base(known: Mark | None, replicas: int, now: float) -> Mark:
+    """The replicas as this period of damping began: what was seen first in it."""
+    at_s = began(now)
+    return known if known is not None and known.at_s == at_s else Mark(at_s, replicas)
+
+
+def floor(raised: Mark | None, held_s: float, now: float) -> int:
+    """What long waits raised a role to, for so long; 0 where they did not."""
+    return int(raised.value) if raised is not None and now - raised.at_s <= held_s else 0
+
+
+def damp(wanted: int, base: int) -> int:
     """Of a long way only the first part: at most twice as many (or 4 more), or a quarter fewer (1 at least)."""
-    most = max(math.ceil(replicas * UP_FACTOR), replicas + UP_PODS)
-    least = min(replicas - 1, math.floor(replicas * (1 - DOWN_SHARE)))
+    most = max(math.ceil(base * UP_FACTOR), base + UP_PODS)
+    least = min(base - 1, math.floor(base * (1 - DOWN_SHARE)))
     return max(least, min(most, wanted))
 
 
-def stabilise(wanted: int, replicas: int, needs: Sequence[Mark], window_s: float, now: float) -> int:
-    """Up at once; down to the highest need of the window, once a whole window is known."""
+def stabilise(
+    wanted: int, replicas: int, needs: Sequence[Mark], rose_at_s: int | None, window_s: float, now: float
+) -> int:
+    """Up at once; down to the highest need of the window, once a whole one is known and has gone since a rise."""
     if wanted >= replicas:
         return wanted
     if not needs or needs[0].at_s > now - window_s:
+        return replicas
+    if rose_at_s is not None and now - rose_at_s <= window_s:
         return replicas
     return min(replicas, max([wanted, *(int(mark.value) for mark in needs)]))
 

@@ -1,15 +1,15 @@
 """What sizing reads, decides and remembers. Values only.
 
 Units: seconds, tokens, pods. Work is seconds of engine steps that are full; so work per second is a number of pods.
-A role's memory is small (at most `2 x MARKS` pairs of numbers), and `to_record` and `from_record` write and read it
+A role's memory is small (some two dozen pairs of numbers), and `to_record` and `from_record` write and read it
 exactly, times in whole seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import astuple, dataclass, field
+from typing import Any, TypeVar
 
 from prefleet_operator.api import Role
 from prefleet_operator.core.observed import HistogramSnapshot, Missing, Reading
@@ -165,14 +165,35 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class Glance:
+    """What the fast window saw at `at_s`: work per second, its standard deviation, requests per second."""
+
+    at_s: int
+    per_s: float
+    deviation: float
+    requests_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RoleMemory:
-    """What a decision takes from the past: needs and demands of the windows, capacity as learnt, the last fall."""
+    """What a decision takes from the past.
+
+    `in_tokens`: demands and glances count tokens, not work.
+    Needs and demands of the windows; what the fast window saw lately; capacity as learnt, and when; the last fall and
+    the last rise; the replicas as the present period of damping began; what long waits raised the role to.
+    """
 
     needs: tuple[Mark, ...] = ()
     demands: tuple[Mark, ...] = ()
+    glances: tuple[Glance, ...] = ()
+    in_tokens: bool = False
     capacity: Capacity | None = None
     token_capacity: Capacity | None = None
+    learnt_at_s: int | None = None
     fell_at_s: int | None = None
+    rose_at_s: int | None = None
+    base: Mark | None = None
+    raised: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,27 +214,45 @@ class SizingMemory:
         return cls(roles, WaitsMemory.from_record(record))
 
 
+Known = TypeVar("Known")
+
+
 def _role_record(memory: RoleMemory) -> dict[str, Any]:
-    def pair(capacity: Capacity | None) -> list[float] | None:
-        return None if capacity is None else [capacity.mean, capacity.spread]
+    def numbers(value: Mark | Capacity | None) -> list[float] | None:
+        return None if value is None else list(astuple(value))
 
     return {
-        "needs": [[mark.at_s, mark.value] for mark in memory.needs],
-        "demands": [[mark.at_s, mark.value] for mark in memory.demands],
-        "capacity": pair(memory.capacity),
-        "tokenCapacity": pair(memory.token_capacity),
+        "needs": [numbers(mark) for mark in memory.needs],
+        "demands": [numbers(mark) for mark in memory.demands],
+        "glances": [list(astuple(glance)) for glance in memory.glances],
+        "inTokens": memory.in_tokens,
+        "capacity": numbers(memory.capacity),
+        "tokenCapacity": numbers(memory.token_capacity),
+        "learntAt": memory.learnt_at_s,
         "fellAt": memory.fell_at_s,
+        "roseAt": memory.rose_at_s,
+        "base": numbers(memory.base),
+        "raised": numbers(memory.raised),
     }
 
 
 def _role_memory(record: Mapping[str, Any]) -> RoleMemory:
-    capacity, tokens = record["capacity"], record["tokenCapacity"]
+    def known(name: str, kind: Callable[..., Known]) -> Known | None:
+        found = record.get(name)
+        return None if found is None else kind(*found)
+
     return RoleMemory(
-        needs=tuple(Mark(*pair) for pair in record["needs"]),
-        demands=tuple(Mark(*pair) for pair in record["demands"]),
-        capacity=None if capacity is None else Capacity(*capacity),
-        token_capacity=None if tokens is None else Capacity(*tokens),
-        fell_at_s=record["fellAt"],
+        needs=tuple(Mark(*pair) for pair in record.get("needs", ())),
+        demands=tuple(Mark(*pair) for pair in record.get("demands", ())),
+        glances=tuple(Glance(*numbers) for numbers in record.get("glances", ())),
+        in_tokens=record.get("inTokens", False),
+        capacity=known("capacity", Capacity),
+        token_capacity=known("tokenCapacity", Capacity),
+        learnt_at_s=record.get("learntAt"),
+        fell_at_s=record.get("fellAt"),
+        rose_at_s=record.get("roseAt"),
+        base=known("base", Mark),
+        raised=known("raised", Mark),
     )
 
 
