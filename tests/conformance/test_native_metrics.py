@@ -28,8 +28,8 @@ from tests.support.native.cases import CASES, MODEL
 from tests.support.native.running import NativeProcess, native_server
 from tests.support.plane.processes import free_ports
 from tests.support.plane.prometheus import Prometheus
+from tests.support.watched_fleet import SCRAPE_S, read_until
 
-SCRAPE_S = 0.25
 WINDOW_S = 60.0
 WINDOWS = Windows(slow_s=8.0, fast_s=2.0)
 TIMEOUT_S = 30.0
@@ -74,12 +74,8 @@ class Watched:
         return (await self.source.read([self.query], time.time()))[self.query.key]
 
     async def read_until(self, holds: Callable[[FleetReading], bool]) -> FleetReading:
-        """Read on, as the fleet loop does."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not holds(reading := await self.read()):
-            assert time.monotonic() < deadline, f"not in {TIMEOUT_S:.0f} s; the last reading was {reading}"
-            await asyncio.sleep(SCRAPE_S)
-        return reading
+        """Read on until what was asked for has arrived."""
+        return await read_until(self.read, holds, TIMEOUT_S)
 
     async def serve(self, *lengths: int) -> None:
         """Have it answer prompts of these lengths, all at once."""

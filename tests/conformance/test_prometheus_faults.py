@@ -113,9 +113,9 @@ async def test_a_healthy_server_gives_samples_of_the_time_they_were_taken(source
 async def test_all_fleets_of_a_window_are_asked_for_at_once(source, stub):
     fleets = [query("a"), query("b"), query("c", length=LengthMeasure.PROMPT)]
     assert len(await source.read(fleets, NOW)) == 3
-    assert len(stub.asked) == len(set(stub.asked)) == 10
+    assert len(stub.asked) == len(set(stub.asked)) == 11
     await source.read([*fleets, query("d", window_s=60.0)], NOW)
-    assert len(stub.asked) == 10 + 10 + 9
+    assert len(stub.asked) == 11 + 11 + 10
     assert sum("[60000ms]" in asked for asked in stub.asked) == 6
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,8 @@ NODES = ("drain-a", "drain-b")
 SERVICE_LAG_S = 3.0
 """Services go on to send to a pod that has been told to go, as kube-proxy does for a while."""
 TWO = {"replicas": 2}
+COST = "controller.kubernetes.io/pod-deletion-cost"
+TURNS = "prefleet_operator_loop_seconds_count"
 
 Fleets = tuple[LoadedFleet, ...]
 
@@ -48,16 +51,20 @@ def agents(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="module")
-def fleets(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleets]:
+def leader(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as operator:
+        yield operator.start()
+
+
+@pytest.fixture(scope="module")
+def fleets(plane: ControlPlane, leader: OperatorProcess) -> Iterator[Fleets]:
     plane.create_namespace(NAMESPACE)
     found = (
         LoadedFleet(plane, NAMESPACE, "pair", {"prefill": TWO, "decode": TWO}),
         LoadedFleet(plane, NAMESPACE, "mixed", {"mixed": TWO}, keep_alive=True),
     )
-    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as operator:
-        operator.start()
-        with ready(found):
-            yield found
+    with ready(found):
+        yield found
     plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
@@ -90,9 +97,33 @@ def test_pods_that_are_evicted_lose_nothing(plane: ControlPlane, fleets: Fleets)
             eventually(each.replaced(set(evicted)), GONE_S, POLL_S)
 
 
-def test_a_scale_down_loses_nothing(fleets: Fleets) -> None:
+def test_a_scale_down_takes_the_pod_with_the_least_to_do_and_loses_nothing(
+    leader: OperatorProcess, fleets: Fleets
+) -> None:
+    (*_, mixed) = fleets
     with under_load(fleets):
+        # The one that is ready for the shortest time would go by itself.
+        idle, busy = sorted(mixed.pods(), key=ready_since)
+        mixed.keep_busy(busy, requests=12, output_tokens=1500)
+        readings = turns(leader)
+        eventually(lambda: turns(leader) >= readings + 3, 60)
         for each in fleets:
             each.apply(replicas=1)
+        (goes,) = eventually(lambda: [pod for pod in mixed.pods() if "deletionTimestamp" in pod["metadata"]], GONE_S)
+        assert goes["metadata"]["name"] == idle["metadata"]["name"]
+        costs = {pod["metadata"]["name"]: int(pod["metadata"]["annotations"][COST]) for pod in mixed.pods()}
+        assert costs[busy["metadata"]["name"]] > costs[idle["metadata"]["name"]]
         for each in fleets:
             each.await_ready()
+
+
+def ready_since(pod: dict[str, Any]) -> str:
+    """When it began to serve."""
+    (condition,) = (each for each in pod["status"]["conditions"] if each["type"] == "Ready")
+    return str(condition["lastTransitionTime"])
+
+
+def turns(leader: OperatorProcess) -> float:
+    """How often the operator has read all fleets' metrics."""
+    (line,) = (each for each in leader.get("/metrics").splitlines() if each.startswith(f"{TURNS} "))
+    return float(line.split()[1])

@@ -6,19 +6,16 @@ The tests are steps of one story over one fleet, in their order in this file; th
 from __future__ import annotations
 
 import json
-import sys
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.installation import Fleet, Helm, OperatorProcess
-from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.processes import direct_opener
-from tests.support.router_env import ensure_router_env
+from tests.support.routing_node import ROUTER_IMAGE, routing_node
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.controlplane
@@ -26,8 +23,7 @@ pytestmark = pytest.mark.controlplane
 Json = dict[str, Any]
 
 NAMESPACE = "routed"
-IMAGE = "example.com/vllm-router:0.1.17"
-ROUTER: Json = {"type": "VLLMRouter", "image": IMAGE}
+ROUTER: Json = {"type": "VLLMRouter", "image": ROUTER_IMAGE}
 ACCOUNT = "router"
 OUTPUT_TOKENS = 5
 
@@ -52,16 +48,8 @@ RIGHTS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    routers = ensure_router_env(lambda line: print(line, flush=True))
-    handle = start_agent(
-        plane,
-        tmp_path_factory.mktemp("agent"),
-        name="routed",
-        default_image=Path(sys.prefix),
-        images={IMAGE: routers},
-    )
-    yield
-    handle.leave()
+    with routing_node(plane, tmp_path_factory.mktemp("agent"), "routed"):
+        yield
 
 
 @pytest.fixture(scope="module")

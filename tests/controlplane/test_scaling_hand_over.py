@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefleet_operator.adapters.kube import HORIZONTAL_POD_AUTOSCALERS, RefusedError, connect
 from prefleet_operator.render import FIELD_MANAGER, SCALE_MANAGER
 
 from tests.support import leader_worker_set, scaled_object
@@ -218,6 +219,7 @@ def test_keda_needs_its_kind_and_a_prometheus(plane: ControlPlane, helm: object,
     keda: Json = {"autoscaling": {**BOUNDS, "actuator": "KEDA"}, "metricsSource": "cluster"}
     with OperatorProcess(plane, tmp_path / "operator", {"metricsSources": [source]}) as process:
         process.start()
+        assert "give its address with --metrics-url" in fleet.diff(json.dumps(fleet.document(**FOUR | keda)))[2]
         fleet.apply(**FOUR | keda)
         said = fleet.await_condition("Accepted", "False", "KindNotServed")
         assert "install KEDA (keda.sh) or write autoscaling.actuator: HPA or Direct" in said["message"]
@@ -233,6 +235,12 @@ def test_keda_needs_its_kind_and_a_prometheus(plane: ControlPlane, helm: object,
                 eventually(lambda: fleet.get("scaledobject", "chat-prefill"), 20)
                 assert fleet.get("hpa", "chat-prefill") is None
                 assert counts(seen) == {"4"}
+            fleet.await_condition("Accepted", "True")
+            # The address is the one that KEDA is told now.
+            assert fleet.diff(json.dumps(fleet.document(**FOUR | keda)))[:2] == (
+                0,
+                f"PrefillPolicy {fleet.namespace}/chat: nothing changes.\n",
+            )
             fleet.apply(**FOUR | keda | {"metricsSource": "other"})
             said = fleet.await_condition("Accepted", "False", "InvalidSpec")
             assert "name one of cluster, or write autoscaling.actuator HPA or Direct" in said["message"]
@@ -245,6 +253,27 @@ def test_a_diff_shows_the_actuator_and_no_fall_to_one(four: Fleet) -> None:
     assert (code, errors) == (1, "")
     lines = [line.split() for line in output.splitlines()[2:]]
     assert lines == [["HorizontalPodAutoscaler/chat-prefill", "create"]]
+
+
+async def test_a_field_of_a_newer_release_is_refused_for_good(
+    plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the tolerance of an HPA is by an API server that does not know it: nothing to be tried again."""
+    monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
+    kube = await connect(FIELD_MANAGER)
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}
+    rules: Json = {"scaleUp": {"stabilizationWindowSeconds": 0, "patience": "0"}}
+    hpa: Json = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "chat", "namespace": namespace},
+        "spec": {"scaleTargetRef": target, "maxReplicas": 2, "behavior": rules},
+    }
+    try:
+        with pytest.raises(RefusedError, match="patience: field not declared in schema"):
+            await kube.apply(HORIZONTAL_POD_AUTOSCALERS, hpa)
+    finally:
+        await kube.close()
 
 
 def test_a_deletion_leaves_nothing(four: Fleet) -> None:

@@ -101,6 +101,17 @@ ROWS: tuple[tuple[str, dict[str, Any], str, str], ...] = (
         "greater than or equal to 1",
     ),
     (
+        "more accelerators than the fleet may have",
+        {
+            "spec.prefill.accelerator.count": 4,
+            "spec.prefill.nodesPerReplica": 2,
+            "spec.decode.accelerator": {"resource": "nvidia.com/gpu"},
+            "spec.autoscaling": {"prefill": {"minReplicas": 2, "maxReplicas": 8}, "maxAccelerators": 16},
+        },
+        "spec",
+        "autoscaling.maxAccelerators: raise it, or lower minReplicas (or replicas of a role that is not sized)",
+    ),
+    (
         "a backlog that is gone at once",
         {"spec.autoscaling": {**_BOTH, "drainTime": "0s"}},
         "spec.autoscaling.drainTime",

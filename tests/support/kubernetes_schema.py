@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,13 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from tests.support import leader_worker_set, scaled_object
-from tests.support.binaries import MODULES, find_go
+from tests.support.binaries import MODULES
+from tests.support.go_modules import module_folder
 
 Schema = dict[str, Any]
 
-DOWNLOAD_TIMEOUT_S = 300
 _DOCUMENTS = ("api__v1", "apis__apps__v1", "apis__policy__v1", "apis__autoscaling__v2")
 _GROUP_VERSION_KIND = "x-kubernetes-group-version-kind"
-
-
-class SchemaMissing(RuntimeError):
-    """The documents could not be had; the message says why."""
 
 
 def find_fault(rendered: dict[str, Any]) -> str | None:
@@ -71,18 +66,8 @@ def _names() -> dict[tuple[str, str], str]:
 @functools.cache
 def folder() -> Path:
     """Where the documents lie: in the module's folder in Go's cache, downloaded if need be (20 MB)."""
-    command = [str(find_go(["Kubernetes' schemas"])), "mod", "download", "-json", "k8s.io/kubernetes"]
-    done = subprocess.run(
-        command,
-        cwd=MODULES / "kubernetes",
-        capture_output=True,
-        text=True,
-        timeout=DOWNLOAD_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise SchemaMissing(f"go mod download k8s.io/kubernetes: {done.stderr.strip() or done.stdout.strip()}")
-    return Path(json.loads(done.stdout)["Dir"]) / "api" / "openapi-spec" / "v3"
+    found = module_folder("k8s.io/kubernetes", "Kubernetes' schemas", MODULES / "kubernetes")
+    return found / "api" / "openapi-spec" / "v3"
 
 
 def _strict(schema: Schema) -> Schema:

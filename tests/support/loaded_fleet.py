@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tests.support.clients import StreamingClients, Tally
+from tests.support.clients import SHORTEST_PROMPT, StreamingClients, Tally
 from tests.support.installation import Fleet
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.processes import answers
@@ -24,6 +24,9 @@ GONE_S = 120
 ENOUGH = 20
 """Requests that are to be answered before and after what is done to the fleet."""
 POLL_S = 0.5
+BURST_RATE = 50.0
+BURST_PROMPT = 2000
+"""Tokens of the shortest prompt of those that one pod is asked itself: other names than the rest have."""
 
 
 class LoadedFleet:
@@ -47,6 +50,7 @@ class LoadedFleet:
         self._router = router
         self._keep_alive = keep_alive
         self._sent: list[int] = []
+        self._busy: list[StreamingClients] = []
 
     @property
     def pod_names(self) -> set[str]:
@@ -95,11 +99,27 @@ class LoadedFleet:
             rate=RATE,
             output_tokens=OUTPUT_TOKENS,
             keep_alive=self._keep_alive,
-            shortest_prompt=20 + len(self._sent),
+            shortest_prompt=SHORTEST_PROMPT + len(self._sent),
         )
+
+    def keep_busy(self, pod: Json, requests: int, output_tokens: int) -> StreamingClients:
+        """Ask one pod itself for long answers; they are judged with the others, and have ended by then."""
+        busy = StreamingClients(
+            f"http://{pod['status']['podIP']}:8000",
+            rate=BURST_RATE,
+            output_tokens=output_tokens,
+            limit=requests,
+            shortest_prompt=BURST_PROMPT,
+        )
+        self._busy.append(busy.start())
+        return busy
 
     def judge(self, tally: Tally) -> None:
         """AssertionError if a request was lost, or came to a pod of its role not once."""
+        while self._busy:
+            done = self._busy.pop().wait()
+            assert not done.failed, f"{self.fleet.name}, asked itself: {done.failed}"
+            self._sent += done.sent
         self._sent += tally.sent
         assert not tally.failed, f"{self.fleet.name}: {tally.failed}"
         assert sorted(tally.answered) == tally.sent

@@ -206,7 +206,8 @@ class Simulator:
         for _ in range(ticks):
             before = self._state()
             row = self.turn()
-            if all(pods.done for pods in row.seen.values()):
+            told = all(role.revision == self.revision for role in self.roles.values())
+            if told and all(pods.done for pods in row.seen.values()):
                 return True
             quiet = 0 if self._state() != before else quiet + 1
             if quiet > CALLED_BROKEN_AFTER + MIN_READY + 10:

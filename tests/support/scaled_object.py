@@ -7,42 +7,28 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.support.binaries import MODULES, find_go
+from tests.support.binaries import MODULES
+from tests.support.go_modules import module_folder
 from tests.support.plane.plane import ControlPlane
 
 MODULE = "github.com/kedacore/keda/v2@v2.21.0"
 GROUP = "keda.sh"
 CRD_NAME = f"scaledobjects.{GROUP}"
-DOWNLOAD_TIMEOUT_S = 300
-
-
-class KedaMissing(RuntimeError):
-    """The module could not be had; the message says why."""
 
 
 @functools.cache
 def custom_resource_definition() -> dict[str, Any]:
     """The CRD, from Go's cache, downloaded if need be (3 MB)."""
-    done = subprocess.run(
-        [str(find_go(["KEDA's definitions"])), "mod", "download", "-json", MODULE],
-        cwd=MODULES,
-        capture_output=True,
-        text=True,
-        timeout=DOWNLOAD_TIMEOUT_S,
-        check=False,
+    folder = module_folder(MODULE, "KEDA's definitions", MODULES)
+    found: dict[str, Any] = yaml.safe_load(
+        (folder / "config" / "crd" / "bases" / f"{GROUP}_scaledobjects.yaml").read_text()
     )
-    if done.returncode:
-        raise KedaMissing(f"go mod download {MODULE}: {done.stderr.strip() or done.stdout.strip()}")
-    path = Path(json.loads(done.stdout)["Dir"]) / "config" / "crd" / "bases" / f"{GROUP}_scaledobjects.yaml"
-    found: dict[str, Any] = yaml.safe_load(path.read_text())
     return found
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,12 +67,19 @@ class WatchedFleet:
         return (await self._source.read([self.query], time.time()))[self.query.key]
 
     async def read_until(self, holds: Callable[[FleetReading], bool]) -> FleetReading:
-        """Read on, as the fleet loop does, until what was done to the exporters has arrived."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not holds(reading := await self.read()):
-            assert time.monotonic() < deadline, f"not in {TIMEOUT_S:.0f} s; the last reading was {reading}"
-            await asyncio.sleep(SCRAPE_S)
-        return reading
+        """Read on until what was done to the exporters has arrived."""
+        return await read_until(self.read, holds)
+
+
+async def read_until(
+    read: Callable[[], Awaitable[FleetReading]], holds: Callable[[FleetReading], bool], timeout_s: float = TIMEOUT_S
+) -> FleetReading:
+    """Read on, as the fleet loop does."""
+    deadline = time.monotonic() + timeout_s
+    while not holds(reading := await read()):
+        assert time.monotonic() < deadline, f"not in {timeout_s:.0f} s; the last reading was {reading}"
+        await asyncio.sleep(SCRAPE_S)
+    return reading
 
 
 def total(reading: FleetReading) -> float:

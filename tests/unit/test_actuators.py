@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from prefleet_operator.api import CAPABILITIES, EngineType, InvalidSpecError, parse_spec
+from prefleet_operator.api import CAPABILITIES, EngineType, InvalidSpecError, Role, parse_spec
 from prefleet_operator.engines import engine_for
 from prefleet_operator.render import InstallationDefaults, known_prometheus
 
 from tests.support.bad_specs import engine_document
 from tests.support.kubernetes_schema import find_fault
-from tests.support.rendering import VLLM, render
+from tests.support.rendering import SIMULATOR, VLLM, render
 
 BOUNDS: dict[str, Any] = {"prefill": {"minReplicas": 2, "maxReplicas": 8}}
 PROMETHEUS = InstallationDefaults("prefleet/runtime:1", {"cluster": "http://prometheus:9090", "far": "https://far"})
@@ -88,6 +88,16 @@ def test_a_laptop_is_told_how_to_give_the_address() -> None:
         known_prometheus(spec, None)
     assert known_prometheus(spec, "http://x") == {"cluster": "http://x"}
     assert known_prometheus(parse_spec(VLLM), None) == {}
+
+
+def test_a_fleet_may_ask_for_all_accelerators_that_it_may_have_at_its_smallest() -> None:
+    prefill = {"accelerator": {"resource": "nvidia.com/gpu", "count": 4}, "nodesPerReplica": 2}
+    decode = {"accelerator": {"resource": "nvidia.com/gpu"}, "replicas": 3}
+    spec = parse_spec(
+        VLLM | {"prefill": prefill, "decode": decode} | {"autoscaling": {**BOUNDS, "maxAccelerators": 19}}
+    )
+    assert {role.value: given.accelerators for role, given in spec.roles().items()} == {"prefill": 8, "decode": 1}
+    assert parse_spec(SIMULATOR).roles()[Role.MIXED].accelerators == 0
 
 
 @pytest.mark.parametrize("kind", EngineType)

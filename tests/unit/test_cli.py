@@ -43,6 +43,19 @@ def test_render_prints_offline_what_each_engine_would_be_given(tmp_path: Path, k
     assert result.stderr.startswith("warning: SGLang silently runs HRRN") is (kind is EngineType.SGLANG)
 
 
+KEDA = {"autoscaling": {"actuator": "KEDA", "prefill": {"maxReplicas": 4}}, "metricsSource": "cluster"}
+
+
+def test_render_asks_for_the_address_that_keda_asks(tmp_path: Path) -> None:
+    path = write(tmp_path, yaml.safe_dump({**GOOD, "spec": GOOD["spec"] | KEDA}))
+    refused = run(app, ["render", "-f", path])
+    assert refused.exit_code == 2
+    assert "give its address with --metrics-url" in refused.stderr
+    rendered = run(app, ["render", "-f", path, "--metrics-url", "http://prometheus:9090"])
+    assert rendered.exit_code == 0
+    assert "serverAddress: http://prometheus:9090" in rendered.stdout
+
+
 BAD_FILES = (
     ("a bad spec", yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], "decode": None}}), "or mixed alone"),
     ("another kind", "kind: Pod", "not a PrefillPolicy"),

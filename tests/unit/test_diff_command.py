@@ -37,6 +37,15 @@ def write(folder: Path, name: str, *specs: Json) -> str:
     return str(folder / name)
 
 
+def test_the_address_that_keda_asks_is_for_both_files(tmp_path: Path) -> None:
+    keda = {"autoscaling": {"actuator": "KEDA", "prefill": {"maxReplicas": 4}}, "metricsSource": "cluster"}
+    files = ["-f", write(tmp_path, "new", OLD | keda), "--against", write(tmp_path, "old", OLD)]
+    refused = run(app, ["diff", *files])
+    assert (refused.exit_code, "--metrics-url" in refused.stderr) == (2, True)
+    told = run(app, ["diff", *files, "--metrics-url", "http://prometheus:9090"])
+    assert [line.split()[:2] for line in told.stdout.splitlines()[2:]] == [["ScaledObject/chat-prefill", "create"]]
+
+
 def figures(folder: Path, old: Json, new: Json) -> Json:
     """The one policy of the JSON."""
     result = run(app, ["diff", "-f", write(folder, "new", new), "--against", write(folder, "old", old), "--json"])

@@ -94,6 +94,12 @@ def test_the_oldest_wait_is_the_highest_and_a_pod_not_found_is_missing():
     assert reading.generations == {"pod-0": Sample(7, 9.0), "pod-1": Missing("pod pod-1 was not found")}
 
 
+def test_the_requests_in_each_pod_are_told_pod_by_pod():
+    reading = assemble(FLEET, {"pod-0": Sample(PodMetrics(unfinished=4.0), 9.0), "pod-1": Sample(PodMetrics(), 9.0)})
+    assert reading.pod_loads["pod-0"] == Sample(4.0, 9.0)
+    assert isinstance(reading.pod_loads["pod-1"], Missing)
+
+
 def test_histograms_with_other_bounds_are_added_at_the_bounds_of_both():
     merged = merge_histograms([histogram(1, 2, 3), HistogramSnapshot((1.5, 2.0), (10.0, 20.0, 30.0))])
     assert merged == HistogramSnapshot((1.0, 1.5, 2.0), (1, 10, 22, 33))

@@ -22,6 +22,7 @@ from tests.support.reconciling import NOW, Killed
 from tests.unit.test_hand_over import ScaledWorld, running
 
 SIZED: dict[str, Any] = {"prefill": {"minReplicas": 1, "maxReplicas": 6}}
+DOWN_WINDOW_S = 600.0
 POLICY = ("prefillpolicies", "chat")
 
 
@@ -232,19 +233,24 @@ async def test_the_metric_goes_with_its_reason(end: str) -> None:
     assert fleet.published() == {}
 
 
-async def test_a_restart_goes_on_where_it_was() -> None:
-    """What was seen of the window is not forgotten, so a fall goes on at once where another process left it."""
+async def test_a_restart_goes_on_where_it_was_and_shrinks_only_after_a_whole_window() -> None:
+    """Nobody has seen what was needed since the status was written."""
     fleet = await loaded()
     for _ in range(41):
         await fleet.feel(2.4)
     assert fleet.pods == 3
-    before = fleet.status
+    before = fleet.size
+    for _ in range(20):
+        await fleet.feel(2.4)
     fleet.world.restart()
     await fleet.feel(2.4)
-    assert fleet.status["autoscaling"]["roles"] == before["autoscaling"]["roles"]
-    memory = fleet.world.sizings.of("uid-chat")
-    assert memory is not None
-    assert memory.memory.roles[Role.PREFILL].fell_at_s is not None
+    assert fleet.size == before
+    for _ in range(int(DOWN_WINDOW_S / PACE_S) - 1):
+        await fleet.feel(0.5)
+        assert fleet.pods == 3
+    for _ in range(8):
+        await fleet.feel(0.5)
+    assert fleet.pods < 3
 
 
 GARBAGE: dict[str, Any] = {

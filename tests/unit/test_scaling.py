@@ -108,9 +108,14 @@ def test_the_status_travels_in_json_and_is_recalled_as_it_was() -> None:
     assert status.roles[0].numbers == {"needed": 5}, "JSON has no infinity"
     assert (status.roles[0].moved_at, status.roles[1].moved_at) == ("2023-11-14T22:13:20Z", None)
     read = SizingStatus.model_validate(json.loads(json.dumps(status.to_resource())))
-    recalled = recall_state(read, Actuator.HPA, NOW)
-    assert (recalled.memory, recalled.wanted) == (STATE.memory, STATE.wanted)
+    recalled = recall_state(read, Actuator.HPA, 600, NOW)
+    assert recalled.wanted == STATE.wanted
     assert recalled.actuator is Actuator.DIRECT, "who set the number before"
+    assert recalled.memory.waits == MEMORY.waits
+    needs = recalled.memory.roles[P].needs
+    assert needs[:-1] == MEMORY.roles[P].needs
+    assert needs[-1].value == 5, "what stood was needed, for all that is known"
+    assert replace(recalled.memory.roles[P], needs=MEMORY.roles[P].needs) == MEMORY.roles[P]
 
 
 @pytest.mark.parametrize(
@@ -172,4 +177,4 @@ def test_a_memory_that_is_none_begins_anew(record: dict[str, Any], kept: bool) -
 
 def test_a_state_of_another_version_is_forgotten() -> None:
     other = to_status(STATE, None, NOW).model_copy(update={"state_version": 2})
-    assert recall_state(other, Actuator.DIRECT, NOW) == SizingState(Actuator.DIRECT)
+    assert recall_state(other, Actuator.DIRECT, 600, NOW) == SizingState(Actuator.DIRECT)

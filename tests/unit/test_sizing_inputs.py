@@ -52,7 +52,7 @@ def test_what_the_spec_asks_becomes_the_rules():
     ("most", "quota"),
     [
         pytest.param(40, 34, id="three decode pods of two accelerators that nobody sizes are off it"),
-        pytest.param(4, 0, id="what is overspent already leaves nothing"),
+        pytest.param(14, 8, id="what is left is at least what sized roles ask for at their smallest"),
         pytest.param(None, None, id="no limit"),
     ],
 )

@@ -7,11 +7,11 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from prefleet_operator.api import PrefillPolicySpec, Role, SchedulingPolicy, parse_spec
+from prefleet_operator.api import Actuator, PrefillPolicySpec, Role, SchedulingPolicy, parse_spec
 from prefleet_operator.core.observed import Sample
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.arbiter import Act, WaitsMemory
-from prefleet_operator.core.sizing.state import SizingState, recall_state
+from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.core.sizing.turn import PACE_S, Sizer, SizingView
 from prefleet_operator.core.tune_or_scale import decide_together
 from prefleet_operator.core.tuning import Finding, TunerMemory, TuningDecision, TuningMove
@@ -80,7 +80,7 @@ def turn(
     state: SizingState | None = None,
 ) -> Turn:
     spec = fleet(most)
-    known = state or recall_state(None, Sizer(spec, 1, SizingView(), (), now).actuator, now)
+    known = state or SizingState(Actuator.DIRECT)
     if acted is not None:
         known = known.with_waits(acted)
     view = SizingView({Role.PREFILL: 3}, {Role.PREFILL: replace(LOAD, waiting_tokens=Sample(0.0, now))}, known)
@@ -162,11 +162,18 @@ def test_whatever_the_tuner_would_move_the_two_never_act_within_one_cooldown():
     assert all(b[1] - a[1] >= COOLDOWN_S for a, b in turns)
 
 
-def test_between_two_decisions_nothing_is_decided_unless_the_tuner_would_move():
-    calm, moves = proposal(normal_s=ENOUGH_S), proposal("longMaxWait", normal_s=ENOUGH_S)
-    first = turn(*calm)
-    assert turn(*calm, now=NOW + 1, state=first.state).state == first.state
-    assert turn(*moves, now=NOW + 1, state=first.state).state.decided_at_s == NOW + 1
-    assert turn(*calm, now=NOW + PACE_S, state=first.state).state.decided_at_s == NOW + PACE_S
-    back = turn(*calm, now=NOW - 3600, state=first.state)
-    assert back.state.decided_at_s == NOW - 3600, "a clock that was set back stops nothing"
+@pytest.mark.parametrize(
+    ("moves", "normal_s", "after_s", "decided"),
+    [
+        pytest.param((), ENOUGH_S, PACE_S, True, id="its time has come"),
+        pytest.param((), SHORT_S, 1, False, id="its time has not come"),
+        pytest.param(BOTH_MOVES, ENOUGH_S, 1, False, id="nor is it asked for a move that capacity has no part in"),
+        pytest.param(BOTH_MOVES, SHORT_S, 1, True, id="the tuner would act where sizing should"),
+        pytest.param((), ENOUGH_S, -3600, True, id="a clock that was set back stops nothing"),
+    ],
+)
+def test_when_sizes_are_decided_anew(moves, normal_s, after_s, decided):
+    first = turn(*proposal(normal_s=ENOUGH_S))
+    second = turn(*proposal(*moves, normal_s=normal_s), now=NOW + after_s, state=first.state)
+    assert second.state.decided_at_s == (NOW + after_s if decided else NOW)
+    assert second.state.sizes == first.state.sizes or decided

@@ -34,6 +34,7 @@ PROMOTIONS = "prefleet_promotions_total"
 DEGRADATIONS = "prefleet_degradations_total"
 OLDEST_WAITS = "prefleet_oldest_wait_seconds"
 GENERATION = "prefleet_policy_generation"
+UNFINISHED = "prefleet_unfinished_requests"
 LONG_LANE = "long"
 
 Key = tuple[str, str | float]
@@ -46,7 +47,8 @@ Series = Mapping[Key, float]
 class PodMetrics:
     """What one pod shows; None where it shows nothing. Histograms are increases by cumulative bound.
 
-    `all_waits`: queue waits of all requests together, which an engine shows that knows no lanes.
+    `all_waits`: queue waits of all requests together, which an engine shows that knows no lanes. `unfinished`: requests
+    in its engine.
     """
 
     lengths: HistogramSnapshot | None = None
@@ -57,6 +59,7 @@ class PodMetrics:
     oldest_long_wait_s: float | None = None
     generation: int | None = None
     all_waits: HistogramSnapshot | None = None
+    unfinished: float | None = None
 
 
 def to_pod_metrics(series: Series, length: LengthMeasure) -> PodMetrics:
@@ -79,6 +82,7 @@ def to_pod_metrics(series: Series, length: LengthMeasure) -> PodMetrics:
         degradations=finite.get((DEGRADATIONS, "")),
         oldest_long_wait_s=oldest_s,
         generation=None if generation is None else int(generation),
+        unfinished=finite.get((UNFINISHED, "")),
     )
 
 
@@ -90,6 +94,10 @@ def assemble(query: FleetQuery, pods: Mapping[str, Reading[PodMetrics]]) -> Flee
         metrics=_fleet_metrics(prefills, LENGTHS[query.length]),
         generations={
             name: combine([(name, reading)], GENERATION, lambda pod: pod.generation, max)
+            for name, reading in found.items()
+        },
+        pod_loads={
+            name: combine([(name, reading)], UNFINISHED, lambda pod: pod.unfinished, max)
             for name, reading in found.items()
         },
     )

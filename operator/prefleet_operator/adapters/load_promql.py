@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from prefleet_operator.adapters import native_reading, pod_load
-from prefleet_operator.adapters.fleet_reading import GENERATION, LENGTHS
+from prefleet_operator.adapters.fleet_reading import GENERATION, LENGTHS, UNFINISHED
 from prefleet_operator.adapters.metrics_source import FleetQuery
 from prefleet_operator.adapters.pod_load import QUEUED, WAITED, WATCHED, fast
 from prefleet_operator.adapters.promql import AGE, Query, first_shown, matchers_of, range_of
@@ -88,7 +88,7 @@ def _runtime(
     waited = f"sum by (namespace, pod) (sum_over_time({pod_load.WAITING}{pods}{slow}))"
     scrapes = f"max by (namespace, pod) (count_over_time({GENERATION}{pods}{slow}))"
     yield Query(WAITED, f"{waited} / {scrapes}")
-    added = (*pod_load.LANE_GAUGES, pod_load.RUNNING, pod_load.UNFINISHED, pod_load.KV_TOKENS)
+    added = (*pod_load.LANE_GAUGES, pod_load.RUNNING, UNFINISHED, pod_load.KV_TOKENS)
     yield Query("", f"sum by (__name__, namespace, pod, lane) ({_named(added, pods)})", "lane")
     alike = (pod_load.KV_USAGE, pod_load.STEP_TOKENS, pod_load.COST, pod_load.COST_SAMPLES)
     yield Query("", f"max by (__name__, namespace, pod, term) ({_named(alike, pods)})", "term")

@@ -65,9 +65,9 @@ class FleetQuery:
 class FleetReading:
     """What a source says of one fleet.
 
-    `generations`: by pod name, the one that its runtime reports; none of an engine without it. Of a fleet that is
-    sized: `loads` of the roles that have pods, and `pod_loads`, by pod name the requests in the engine, waiting,
-    running or with KV that is kept for a decode pod.
+    `generations`: by pod name, the one that its runtime reports; none of an engine without it. `pod_loads`: by pod name
+    the requests in the engine, waiting, running or with KV that is kept for a decode pod; of an engine without the
+    runtime where the fleet is sized. `loads`: of the roles that have pods, of a fleet that is sized.
     """
 
     metrics: FleetMetrics = field(default_factory=FleetMetrics)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prefleet_operator.adapters import native_reading
-from prefleet_operator.adapters.fleet_reading import GENERATION, LENGTHS, Key, Series, to_histogram
+from prefleet_operator.adapters.fleet_reading import GENERATION, LENGTHS, UNFINISHED, Key, Series, to_histogram
 from prefleet_operator.adapters.metrics_source import FleetQuery
 from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.histogram import closed_buckets, mean_between
@@ -37,7 +37,6 @@ STEP_SECONDS = "prefleet_step_seconds_sum"
 WAITING = "prefleet_waiting_requests"
 WAITING_TOKENS = "prefleet_waiting_tokens"
 RUNNING = "prefleet_running_requests"
-UNFINISHED = "prefleet_unfinished_requests"
 KV_USAGE = "prefleet_kv_usage_ratio"
 KV_TOKENS = "prefleet_kv_capacity_tokens"
 STEP_TOKENS = "prefleet_step_token_budget"

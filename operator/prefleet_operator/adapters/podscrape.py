@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -37,9 +38,11 @@ CONCURRENCY = 64
 MAX_ANSWER_BYTES = 1024 * 1024
 PodKey = tuple[str, str]
 
+T = TypeVar("T")
+
 _BUCKETS = (*names.LENGTHS.values(), names.LONG_WAITS, names.PROMOTION_WAITS)
 _COUNTERS = (*_BUCKETS, names.WAIT_COUNTS, names.PROMOTIONS, names.DEGRADATIONS)
-_GAUGES = (names.OLDEST_WAITS, names.GENERATION)
+_GAUGES = (names.OLDEST_WAITS, names.GENERATION, names.UNFINISHED)
 _NAMES = (*_COUNTERS, *_GAUGES)
 
 
@@ -104,16 +107,13 @@ class PodScrape:
         return add_loads(reading, fleet, loads, gone, self._windows)
 
     def _load(self, fleet: FleetQuery, key: PodKey, page: _Page | str, now: float) -> Reading[PodLoad]:
-        """A pod that did not answer keeps its last load, as a stale one, for one slow window."""
         history = self._loads.get(key)
         if history is None or history.full:
             history = self._loads[key] = LoadHistory(fleet.engine, self._windows)
         if not isinstance(page, str):
             history.add(page.sizing, now)
-            return Sample(to_pod_load(fleet, history.series(now)), now)
-        if history.at_s is None or now - history.at_s > self._windows.slow_s:
-            return Missing(page)
-        return Stale(to_pod_load(fleet, history.series(now)), history.at_s)
+        load = to_pod_load(fleet, history.series(now))
+        return _reading(page, load, history.at_s, self._windows.slow_s, now)
 
     def _pods(
         self, fleet: FleetQuery, pages: Mapping[PodKey, _Page | str], now: float
@@ -123,16 +123,13 @@ class PodScrape:
             yield pod.name, self._pod(fleet, key, pages[key], now)
 
     def _pod(self, fleet: FleetQuery, key: PodKey, page: _Page | str, now: float) -> Reading[PodMetrics]:
-        """A pod that did not answer keeps its last metrics, as stale ones, for one window."""
         history = self._histories.get(key)
         if history is None or history.full:
             history = self._histories[key] = PodHistory(counts_up)
         if not isinstance(page, str):
             history.add(page.tuning, now, fleet.window_s)
-            return Sample(to_pod_metrics(fleet, history.series()), now)
-        if history.at_s is None or now - history.at_s > fleet.window_s:
-            return Missing(page)
-        return Stale(to_pod_metrics(fleet, history.series()), history.at_s)
+        metrics = to_pod_metrics(fleet, history.series())
+        return _reading(page, metrics, history.at_s, fleet.window_s, now)
 
     async def _scrape_all(self, targets: Mapping[PodKey, tuple[PodTarget, FleetQuery]]) -> dict[PodKey, _Page | str]:
         """The page of each pod, or the sentence why there are none."""
@@ -198,6 +195,13 @@ class PodScrape:
             headers = {"Accept-Encoding": "identity"}
             self._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=False)
         return self._session
+
+
+def _reading(page: _Page | str, found: T, at_s: float | None, window_s: float, now: float) -> Reading[T]:
+    """A pod that did not answer keeps what was last `found` of it, as stale, for one window."""
+    if not isinstance(page, str):
+        return Sample(found, now)
+    return Missing(page) if at_s is None or now - at_s > window_s else Stale(found, at_s)
 
 
 def _parse(body: bytes, pod: str, url: str, fleet: FleetQuery) -> _Page:

@@ -89,5 +89,6 @@ def _queries(window_s: float, lengths: set[str]) -> Iterator[Query]:
     for name in (names.PROMOTIONS, names.DEGRADATIONS):
         yield Query(name, f"sum by (namespace, pod) (increase({name}{window}))")
     yield Query(names.OLDEST_WAITS, f"max by (namespace, pod, lane) ({names.OLDEST_WAITS})", "lane")
+    yield Query(names.UNFINISHED, f"max by (namespace, pod) ({names.UNFINISHED})")
     yield Query(names.GENERATION, f"min by (namespace, pod) ({names.GENERATION})")
     yield Query(AGE, f"min by (namespace, pod) (timestamp({names.GENERATION}))")

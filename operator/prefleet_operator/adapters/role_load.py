@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from prefleet_operator.adapters import native_reading, pod_load
-from prefleet_operator.adapters.fleet_reading import LENGTHS, merge_histograms
+from prefleet_operator.adapters.fleet_reading import LENGTHS, UNFINISHED, merge_histograms
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
 from prefleet_operator.adapters.pod_load import PodLoad
 from prefleet_operator.api import Role
@@ -112,7 +112,7 @@ def missing_loads(reading: FleetReading, query: FleetQuery, reason: str) -> Flee
 
 def _pod_loads(query: FleetQuery, pods: Sequence[tuple[str, Reading[PodLoad]]]) -> dict[str, Reading[float]]:
     """By pod name, the requests that are in its engine."""
-    name = pod_load.UNFINISHED if query.engine is None else native_reading.life_names(query.engine)[0]
+    name = UNFINISHED if query.engine is None else native_reading.life_names(query.engine)[0]
     return {pod: _total([(pod, found)], name, lambda load: load.unfinished, sum) for pod, found in pods}
 
 

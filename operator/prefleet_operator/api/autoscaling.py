@@ -129,6 +129,27 @@ def _asks_prometheus(spec: PrefillPolicySpec) -> bool:
     )
 
 
+def _least_accelerators(spec: PrefillPolicySpec) -> int:
+    """What the fleet asks for at its smallest."""
+    sized = spec.sized_roles()
+    return sum(
+        given.accelerators * (sized[role].min_replicas if role in sized else given.replicas)
+        for role, given in spec.roles().items()
+    )
+
+
+_LEAST_ACCELERATORS: Final = " + ".join(
+    f"(has(self.{role}) && has(self.{role}.accelerator) ? self.{role}.accelerator.count * self.{role}.nodesPerReplica"
+    f" * (has(self.autoscaling.{role}) ? self.autoscaling.{role}.minReplicas : self.{role}.replicas) : 0)"
+    for role in Role
+)
+
+
+def _has_accelerators(spec: PrefillPolicySpec) -> bool:
+    most = None if spec.autoscaling is None else spec.autoscaling.max_accelerators
+    return most is None or _least_accelerators(spec) <= most
+
+
 def _can_be_sized(kind: EngineType) -> Rule:
     return Rule(
         f"!has(self.autoscaling) || self.engine.type != '{kind}'",
@@ -154,6 +175,13 @@ AUTOSCALING_RULES: Final = (
         "metricsSource: name a source of type Prometheus, or write autoscaling.actuator HPA or Direct: KEDA asks "
         f"Prometheus itself, and {POD_SCRAPE} has no address",
         _asks_prometheus,
+    ),
+    Rule(
+        "!has(self.autoscaling) || !has(self.autoscaling.maxAccelerators)"
+        f" || {_LEAST_ACCELERATORS} <= self.autoscaling.maxAccelerators",
+        "autoscaling.maxAccelerators: raise it, or lower minReplicas (or replicas of a role that is not sized): at its "
+        "smallest the fleet asks for more",
+        _has_accelerators,
     ),
     *(_can_be_sized(kind) for kind in EngineType if not CAPABILITIES[kind].sizes),
 )

@@ -130,3 +130,8 @@ class RoleSpec(Model):
         NO_RUNTIME_SETTINGS,
         NO_OPERATOR_ENV,
     )
+
+    @property
+    def accelerators(self) -> int:
+        """What one replica asks for, all its nodes together; 0 without accelerators."""
+        return 0 if self.accelerator is None else self.accelerator.count * self.nodes_per_replica

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from prefleet_operator.api import Actuator, ConditionType, PrefillPolicySpec, Role, SizingStatus
 from prefleet_operator.core.events import Event
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.sizing.inputs import accelerators_of
 from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.core.sizing.values import RoleSize
 from prefleet_operator.core.status import FALSE, TRUE, UNKNOWN, Verdict
@@ -50,7 +49,7 @@ def _tell_limit(size: RoleSize, spec: PrefillPolicySpec) -> tuple[Reason, str]:
     assert autoscaling is not None
     needed = round(size.numbers.get("needed", 0))
     if size.reason is Reason.QUOTA_EXHAUSTED:
-        each = accelerators_of(spec, size.role)
+        each = spec.roles()[size.role].accelerators
         return size.reason, (
             f"{size.role.value} needs {_pods(needed, most)} of {each} accelerators each and has {size.desired}, since "
             f"spec.autoscaling.maxAccelerators is {autoscaling.max_accelerators}: raise it, or lower the load."

@@ -18,7 +18,7 @@ from __future__ import annotations
 from prefleet_operator.api import PrefillPolicySpec, Role, SizingStatus
 from prefleet_operator.core.held_moves import hold_moves
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.sizing.arbiter import Act, WaitsMemory
+from prefleet_operator.core.sizing.arbiter import CAPACITY_SHARE, Act, WaitSignal, WaitsMemory
 from prefleet_operator.core.sizing.inputs import wait_signal
 from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.core.sizing.turn import Sizer
@@ -41,23 +41,28 @@ def decide_together(
     if moves and _acted(Act.SCALE, state.memory.waits, spec, now):
         decision, after = _hold(spec, state.memory.waits, before, decision, after)
         moves = frozenset()
-    if moves or sizer.is_due(state):
-        first = _sets_first_value(moves, before)
-        known = state.memory.waits
-        state = sizer.decide(state, None if first else wait_signal(decision, spec, unfit=bool(moves)))
+    known = state.memory.waits
+    signal = None if _sets_first_value(moves, before) else wait_signal(decision, spec, unfit=bool(moves))
+    if sizer.is_due(state) or (moves and _is_short(signal)):
+        state = sizer.decide(state, signal)
         if not _grew(state):
             state = state.with_waits(known)
-        waits = state.memory.waits
-        if moves and waits.act is Act.SCALE and waits != known:
-            decision, after = _hold(spec, waits, before, decision, after)
-        elif moves:
-            state = state.with_waits(WaitsMemory(Act.TUNE, int(now)))
+    waits = state.memory.waits
+    if moves and waits.act is Act.SCALE and waits != known:
+        decision, after = _hold(spec, waits, before, decision, after)
+    elif moves:
+        state = state.with_waits(WaitsMemory(Act.TUNE, int(now)))
     return decision, after, state
 
 
 def tuner_moves(decision: TuningDecision) -> frozenset[str]:
     """What the tuner itself would change now, by the names of its moves."""
     return frozenset(move.name for move in decision.moves if move.reason is not Reason.SLO_LOWERED)
+
+
+def _is_short(signal: WaitSignal | None) -> bool:
+    """Whether the tuner's move cannot wait for the next decision on sizes, which would be one against it."""
+    return signal is not None and signal.normal_s is not None and signal.normal_s >= CAPACITY_SHARE * signal.slo_s
 
 
 def _acted(act: Act, memory: WaitsMemory, spec: PrefillPolicySpec, now: float) -> bool:

@@ -36,7 +36,7 @@ def rules_of(spec: PrefillPolicySpec) -> SizingRules:
     ratio, sized = autoscaling.ratio, spec.sized_roles()
     return SizingRules(
         roles={
-            role: RoleRules(bounds.min_replicas, bounds.max_replicas, accelerators_of(spec, role))
+            role: RoleRules(bounds.min_replicas, bounds.max_replicas, spec.roles()[role].accelerators)
             for role, bounds in sized.items()
         },
         wait_s=spec.slo.long_queue_wait_s,
@@ -50,18 +50,12 @@ def rules_of(spec: PrefillPolicySpec) -> SizingRules:
     )
 
 
-def accelerators_of(spec: PrefillPolicySpec, role: Role) -> int:
-    """What one replica of the role asks for, all its nodes together; 0 without accelerators."""
-    given = spec.roles()[role]
-    return 0 if given.accelerator is None else given.accelerator.count * given.nodes_per_replica
-
-
 def _quota(spec: PrefillPolicySpec, most: int | None) -> int | None:
     """What the accelerators of the fleet leave to the roles that are sized."""
     if most is None:
         return None
-    fixed = {role: given for role, given in spec.roles().items() if role not in spec.sized_roles()}
-    return max(0, most - sum(given.replicas * accelerators_of(spec, role) for role, given in fixed.items()))
+    fixed = [given for role, given in spec.roles().items() if role not in spec.sized_roles()]
+    return most - sum(given.replicas * given.accelerators for given in fixed)
 
 
 def signals_of(role: Role, replicas: int, pods: Sequence[PodView], load: RoleLoad, now: float) -> RoleSignals:

@@ -5,7 +5,8 @@ the status stand the numbers that matter to people and the memory as it was when
 status as it is while no number of pods and no reason has changed, since what a decision weighs moves all the time.
 
 Anybody may write a status. A memory of another version, one that is no memory, or one that knows the future, is lost:
-then it begins anew, and until a whole window has been seen nothing shrinks.
+then it begins anew, and until a whole window has been seen nothing shrinks. Nor does it after a restart: nobody knows
+what was needed since the memory was written but that the number stood, so the number counts as needed until now.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from prefleet_operator.api import Actuator, Role, RoleSizeStatus, SizingStatus
 from prefleet_operator.core.sizing.arbiter import WaitsMemory
+from prefleet_operator.core.sizing.steps import remember
 from prefleet_operator.core.sizing.values import MARKS, RoleSize, SizingMemory
 from prefleet_operator.core.status import wording
 from prefleet_operator.core.tuning import format_time
@@ -53,12 +55,19 @@ class SizingState:
         return replace(self, memory=replace(self.memory, waits=waits))
 
 
-def recall_state(status: SizingStatus | None, actuator: Actuator, now: float) -> SizingState:
-    """What the status knows; without one, or with one that cannot be used, the state of a new fleet."""
+def recall_state(status: SizingStatus | None, actuator: Actuator, window_s: float, now: float) -> SizingState:
+    """What the status knows; without one, or with one that cannot be used, the state of a new fleet. `window_s`: for
+    how long a need is remembered."""
     if status is None or status.state_version != STATE_VERSION:
         return SizingState(actuator)
     wanted = {size.name: size.desired for size in status.roles}
-    return SizingState(status.actuator, recall_memory(status.memory, now), wanted)
+    memory = recall_memory(status.memory, now)
+    roles = {
+        role: replace(known, needs=remember(known.needs, float(wanted[role]), window_s, now))
+        for role, known in memory.roles.items()
+        if role in wanted
+    }
+    return SizingState(status.actuator, replace(memory, roles=roles), wanted)
 
 
 def recall_memory(record: Mapping[str, Any], now: float) -> SizingMemory:

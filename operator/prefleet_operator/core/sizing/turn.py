@@ -2,8 +2,8 @@
 
 A turn comes every few seconds, each second while a policy spreads, or with each event of a watch; what `decide_size`
 damps and learns goes by the number of its calls. So a decision is taken every `PACE_S`, as the controller of
-HorizontalPodAutoscalers does, and stands in between. One is due at once where the spec has changed, where none is
-known, or where the tuner is about to act.
+HorizontalPodAutoscalers does, and stands in between. One is due at once where the spec has changed, or where none is
+known; and where the tuner is about to act though capacity is short (`tune_or_scale`).
 
 Where the operator sets the number itself (Direct), a decision starts from what the workload is to have, whoever said
 so. Where another controller follows the number (HPA, KEDA), it starts from the number last decided: what that
@@ -62,7 +62,9 @@ class Sizer:
 
     def recall(self, status: SizingStatus | None) -> SizingState:
         """The state that the turn begins with."""
-        return self.view.state or recall_state(status, self.actuator, self.now)
+        if self.view.state is not None:
+            return self.view.state
+        return recall_state(status, self.actuator, rules_of(self.spec).down_window_s, self.now)
 
     def is_due(self, state: SizingState) -> bool:
         """Whether it is time to decide anew."""

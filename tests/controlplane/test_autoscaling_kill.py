@@ -1,0 +1,86 @@
+"""A fleet that the operator sizes from its pods' own metrics, without a Prometheus, and an operator that is killed.
+
+The load asks for more pods than there are. The operator is killed as soon as the first step up is seen, and another
+process goes on: the number that was decided stands, what is said agrees with it, and no client notices.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.clients import StreamingClients
+from tests.support.installation import Fleet, Helm, OperatorProcess
+from tests.support.node_agent.launch import start_agent
+from tests.support.plane.plane import ControlPlane
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.controlplane
+
+Json = dict[str, Any]
+
+WORKLOAD = "chat-mixed"
+COST = {"fixed_s": 0.005, "per_prefill_token_s": 1e-4, "per_decode_token_s": 1e-4}
+# 1.6 seconds of prefill in each second, which takes two pods at least, and more while there is a backlog.
+PROMPT_TOKENS, RATE = 4000, 4.0
+FIRST_STEP_S = 120
+WINDOWS = {"window": "20s", "fastWindow": "10s"}
+
+
+@pytest.fixture
+def node(plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
+    handle = start_agent(plane, tmp_path / "node", name="killed", default_image=Path(sys.prefix))
+    yield
+    handle.leave()
+
+
+@pytest.fixture
+def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with OperatorProcess(plane, tmp_path / "operator", {"sizing": WINDOWS}) as process:
+        yield process.start()
+
+
+def replicas(fleet: Fleet) -> int:
+    return int((fleet.get("deployment", WORKLOAD) or {"spec": {"replicas": 0}})["spec"]["replicas"])
+
+
+def ready(fleet: Fleet) -> int:
+    found = fleet.get("deployment", WORKLOAD) or {}
+    return int((found.get("status") or {}).get("readyReplicas", 0))
+
+
+def decided(fleet: Fleet) -> Json:
+    """What the status says of the role's size; empty while it says nothing."""
+    sizes = (fleet.status().get("autoscaling") or {}).get("roles") or [{}]
+    assert isinstance(sizes[0], dict)
+    return sizes[0]
+
+
+@pytest.mark.usefixtures("node")
+def test_a_scaling_goes_on_where_a_killed_operator_left_it(operator: OperatorProcess, fleet: Fleet) -> None:
+    fleet.apply(
+        mixed={"replicas": 1, "args": ["--cost-model", json.dumps(COST)]},
+        scheduling={"policy": "FCFS"},
+        tuning={"mode": "Off"},
+        autoscaling={"mixed": {"maxReplicas": 3}},
+    )
+    eventually(lambda: ready(fleet) == 1, 120)
+    service = fleet.get("service", WORKLOAD)
+    assert service is not None
+    url = f"http://{service['spec']['clusterIP']}:8000"
+    with StreamingClients(url, rate=RATE, shortest_prompt=PROMPT_TOKENS) as clients:
+        eventually(lambda: replicas(fleet) > 1, FIRST_STEP_S)
+        operator.kill()
+        reached = replicas(fleet)
+        operator.start()
+        eventually(lambda: decided(fleet).get("desired") == replicas(fleet) == ready(fleet), 120)
+        assert replicas(fleet) >= reached
+        fleet.await_condition("Ready", "True")
+    assert f'policy="chat",role="mixed"}} {replicas(fleet)}.0' in operator.get("/metrics")
+    assert not clients.tally.failed, clients.tally.failed
+    assert len(clients.tally.answered) == len(clients.tally.sent)
