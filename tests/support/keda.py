@@ -13,21 +13,19 @@ Left out: its webhooks, which only refuse what contradicts itself, and the rotat
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.binaries import KEDA, TOOLS, find_go
 from tests.support.installation import service_account_kubeconfig
 from tests.support.plane.aggregation import EXTERNAL_METRICS, Aggregated, registered, serving_pair
 from tests.support.plane.components import HOST
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.processes import Process, answers, free_ports
+from tests.support.scaled_object import CRD_NAME, keda_folder
 
 NAMESPACE = "keda"
 ACCOUNT = "keda-operator"
@@ -41,7 +39,6 @@ RIGHTS = (
     "metrics-server/role_binding.yaml",
 )
 READY_TIMEOUT_S = 90.0
-FETCH_TIMEOUT_S = 300
 
 
 class Keda:
@@ -101,24 +98,14 @@ class Keda:
 
 def install(plane: ControlPlane) -> None:
     """The namespace, the CRDs and the rights, as KEDA's own release has them."""
-    config = module_folder() / "config"
+    config = keda_folder() / "config"
     if NAMESPACE not in plane.kubectl("get", "namespaces", "-o", "name").replace("namespace/", "").split():
         plane.create_namespace(NAMESPACE)
     # Server-side: one of the CRDs is larger than the annotation that a client-side apply writes.
     plane.kubectl("apply", "--server-side", "-k", str(config / "crd"))
-    plane.await_established("scaledobjects.keda.sh")
+    plane.await_established(CRD_NAME)
     files = [argument for each in RIGHTS for argument in ("-f", str(config / each))]
     plane.kubectl("apply", *files)
-
-
-def module_folder() -> Path:
-    """KEDA's module in Go's module cache, in the version that its programs are built from."""
-    family = TOOLS["keda-operator"].family
-    command = [str(find_go(KEDA)), "mod", "download", "-json", family.module]
-    done = subprocess.run(
-        command, cwd=family.folder, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=True
-    )
-    return Path(json.loads(done.stdout)["Dir"])
 
 
 def operator_arguments(health_port: int, service: str, certificates: Path) -> list[str]:

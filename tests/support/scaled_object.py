@@ -9,6 +9,7 @@ import functools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -17,18 +18,20 @@ from tests.support.binaries import MODULES
 from tests.support.go_modules import module_folder
 from tests.support.plane.plane import ControlPlane
 
-MODULE = "github.com/kedacore/keda/v2@v2.21.0"
 GROUP = "keda.sh"
 CRD_NAME = f"scaledobjects.{GROUP}"
 
 
+def keda_folder() -> Path:
+    """KEDA's module in Go's cache, in the version that its programs would be built from (3 MB)."""
+    return module_folder("github.com/kedacore/keda/v2", "KEDA's definitions", MODULES / "keda")
+
+
 @functools.cache
 def custom_resource_definition() -> dict[str, Any]:
-    """The CRD, from Go's cache, downloaded if need be (3 MB)."""
-    folder = module_folder(MODULE, "KEDA's definitions", MODULES)
-    found: dict[str, Any] = yaml.safe_load(
-        (folder / "config" / "crd" / "bases" / f"{GROUP}_scaledobjects.yaml").read_text()
-    )
+    """The CRD."""
+    path = keda_folder() / "config" / "crd" / "bases" / f"{GROUP}_scaledobjects.yaml"
+    found: dict[str, Any] = yaml.safe_load(path.read_text())
     return found
 
 
