@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from prefleet_operator.api import Actuator
+from prefleet_operator.api import Actuator, Role
 
 from tests.support.autoscaled import SizedFleet, sized_fleet
 from tests.support.external_metrics import external_metrics
@@ -25,7 +25,7 @@ def sized(
     plane: ControlPlane, helm: Helm, binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SizedFleet]:
     with (
-        sized_fleet(plane, binaries["prometheus"], tmp_path_factory.mktemp("sized")) as sized,
+        sized_fleet(plane, binaries["prometheus"], tmp_path_factory.mktemp("sized"), Role.PREFILL) as sized,
         external_metrics(plane, sized.fleet.namespace, sized.prometheus),
     ):
         yield sized

@@ -1,12 +1,13 @@
 """A simulated fleet that is sized from a real Prometheus while clients load it, as one story on a local control plane.
 
-    with sized_fleet(plane, prometheus, folder) as fleet:
+    with sized_fleet(plane, prometheus, folder, Role.PREFILL) as fleet:
         fleet.hand_to(Actuator.DIRECT)
         fleet.follows_a_load_that_triples_and_falls()
 
 The engine's steps cost what makes a few requests a second a load: a prompt of 4,000 tokens is 0.4 s of work. Clients
-ask for 8 tokens over a connection of their own, through the role's Service. All that decides is the product's:
-nothing here sets a number of pods, and only what was seen in the API is judged, by order and not by time.
+ask for 8 tokens over a connection of their own, through the Services of the roles: where there are two, they hand over
+from prefill to decode as a router does. All that decides is the product's: nothing here sets a number of pods, and only
+what was seen in the API is judged, by order and not by time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prefleet_operator.api import Actuator
+from prefleet_operator.api import Actuator, Role
 
 from tests.support.clients import StreamingClients
 from tests.support.installation import Fleet, OperatorProcess
@@ -32,14 +33,15 @@ from tests.support.plane.prometheus import Prometheus, fleet_scrape, operator_sc
 from tests.support.waiting import eventually
 
 SOURCE = "local"
-WORKLOAD = "chat-mixed"
 START = 2
 LEAST, MOST = 1, 6
 SCRAPE_S = 1.0
 WINDOWS = {"window": "10s", "fastWindow": "5s"}
 DOWN_WINDOW = "10s"
 
-COST = {"fixed_s": 0.005, "per_prefill_token_s": 1e-4, "per_decode_token_s": 1e-4}
+COST = {"fixed_s": 0.002, "per_prefill_token_s": 1e-4, "per_decode_token_s": 1e-4}
+# A prompt is many steps, so that what a step costs is learnt in seconds.
+STEP_TOKENS = 512
 # Within two of the buckets that a fleet shows its lengths by.
 SHORTEST_PROMPT, PROMPTS = 3500, 500
 # Requests a second: 0.7 of what one pod does, then three times as many, which two pods could not do.
@@ -53,15 +55,19 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class SizedFleet:
-    """The fleet, under a load that begins with the first story."""
+    """A fleet of the role MIXED, or of PREFILL and DECODE, under a load that begins with the first story.
 
+    It is the first role whose work the load is; decode pods have little to do, and are sized all the same.
+    """
+
+    role: Role
     fleet: Fleet
     prometheus: Prometheus
     operator: OperatorProcess
 
     def hand_to(self, actuator: Actuator) -> None:
         """Apply the fleet with this actuator, and wait until the operator has taken it in."""
-        self.fleet.apply(**spec(actuator))
+        self.fleet.apply(**spec(actuator, self.role))
         eventually(lambda: self.sizing().get("actuator") == actuator.value, 30)
 
     def sizing(self) -> Json:
@@ -72,30 +78,41 @@ class SizedFleet:
         """What the operator says of its last decision."""
         return json.dumps(self.sizing().get("roles", "no decision yet"))
 
+    @property
+    def workload(self) -> str:
+        """The name of the Deployment that the story is about."""
+        return f"{self.fleet.name}-{self.role.value}"
+
     def replicas(self) -> int:
         """What the Deployment is to have."""
-        return int((self.fleet.get("deployment", WORKLOAD) or {"spec": {"replicas": -1}})["spec"]["replicas"])
+        return int((self.fleet.get("deployment", self.workload) or {"spec": {"replicas": -1}})["spec"]["replicas"])
 
     def ready(self) -> int:
         """What the Deployment has."""
-        found = self.fleet.get("deployment", WORKLOAD) or {}
+        found = self.fleet.get("deployment", self.workload) or {}
         return int((found.get("status") or {}).get("readyReplicas", 0))
 
     def scaled_by(self) -> set[str]:
         """Which managers have set the number of replicas through the scale subresource."""
         found = json.loads(
             self.fleet.plane.kubectl(
-                "-n", self.fleet.namespace, "get", "deployment", WORKLOAD, "--show-managed-fields", "-o", "json"
+                "-n", self.fleet.namespace, "get", "deployment", self.workload, "--show-managed-fields", "-o", "json"
             )
         )
         entries = found["metadata"].get("managedFields", [])
         return {each["manager"] for each in entries if "f:replicas" in each["fieldsV1"].get("f:spec", {})}
 
     def clients(self, rate: float, order: int) -> StreamingClients:
-        """Clients of the role's Service; `order` keeps the lengths of several of them apart."""
-        address = (self.fleet.get("service", WORKLOAD) or {})["spec"]["clusterIP"]
+        """Clients of the fleet's Services; `order` keeps the lengths of several of them apart."""
         shortest = SHORTEST_PROMPT + order * PROMPTS
-        return StreamingClients(f"http://{address}:8000", rate=rate, limit=PROMPTS, shortest_prompt=shortest)
+        decode_url = self._url(Role.DECODE) if self.role is Role.PREFILL else None
+        return StreamingClients(
+            self._url(self.role), decode_url=decode_url, rate=rate, limit=PROMPTS, shortest_prompt=shortest
+        )
+
+    def _url(self, role: Role) -> str:
+        address = (self.fleet.get("service", f"{self.fleet.name}-{role.value}") or {})["spec"]["clusterIP"]
+        return f"http://{address}:8000"
 
     def restart_operator(self) -> None:
         """Kill the operator, and start it again."""
@@ -104,7 +121,7 @@ class SizedFleet:
 
     def follows_a_load_that_triples_and_falls(self, as_it_rises: Callable[[], None] = lambda: None) -> None:
         """The story. Raises AssertionError where the fleet does not follow, or a client was not served."""
-        eventually(lambda: self.ready() >= 1, 60)
+        self.fleet.await_condition("Ready", "True", timeout_s=60)
         with self.clients(CALM_RATE, 0) as calm:
             calm_pods = self.settled(lambda pods: pods < BURST_PODS)
             with self.clients(BURST_RATE, 1) as burst:
@@ -120,8 +137,8 @@ class SizedFleet:
 
         def pods() -> int:
             wanted = self.replicas()
-            decided = all(role.get("numbers") for role in self.sizing().get("roles", [{}]))
-            return wanted if decided and fits(wanted) and self.ready() == wanted else 0
+            decided = [bool(role.get("numbers")) for role in self.sizing().get("roles", [])]
+            return wanted if decided and all(decided) and fits(wanted) and self.ready() == wanted else 0
 
         try:
             return eventually(pods, FOLLOW_TIMEOUT_S, poll_s=0.5)
@@ -129,24 +146,30 @@ class SizedFleet:
             raise AssertionError(f"{self.replicas()} pods, {self.ready()} ready, {error}: {self.told()}") from error
 
 
-def spec(actuator: Actuator) -> Json:
+def spec(actuator: Actuator, role: Role) -> Json:
     """A fleet whose scheduling stays as it is, so that its size alone moves."""
+    pods: Json = {
+        "replicas": START,
+        "args": ["--cost-model", json.dumps(COST), "--max-num-batched-tokens", str(STEP_TOKENS)],
+    }
+    bounds = {"minReplicas": LEAST, "maxReplicas": MOST}
+    roles = [role, Role.DECODE] if role is Role.PREFILL else [role]
     return {
-        "mixed": {"replicas": START, "args": ["--cost-model", json.dumps(COST)]},
+        **{each.value: pods | ({"replicas": 1} if each is Role.DECODE else {}) for each in roles},
         "metricsSource": SOURCE,
         "scheduling": {"policy": "FCFS"},
         "tuning": {"mode": "Off"},
         "autoscaling": {
             "actuator": actuator.value,
-            "mixed": {"minReplicas": LEAST, "maxReplicas": MOST},
+            **{each.value: bounds for each in roles},
             "downWindow": DOWN_WINDOW,
         },
     }
 
 
 @contextmanager
-def sized_fleet(plane: ControlPlane, prometheus: Path, folder: Path) -> Iterator[SizedFleet]:
-    """A node, Prometheus (`prometheus`: the program), the operator, and a namespace without a fleet.
+def sized_fleet(plane: ControlPlane, prometheus: Path, folder: Path, role: Role) -> Iterator[SizedFleet]:
+    """A node, Prometheus (`prometheus`: the program), the operator, and a namespace without a fleet as yet.
 
     The chart is installed already.
     """
@@ -163,4 +186,4 @@ def sized_fleet(plane: ControlPlane, prometheus: Path, folder: Path) -> Iterator
         scrape = fleet_scrape(plane.kubeconfig, SCRAPE_S)
         scrape["scrape_configs"].append(operator_scrape(operator.port))
         running = stack.enter_context(Prometheus(folder / "prometheus", prometheus, scrape, port))
-        yield SizedFleet(Fleet(plane, namespace), running, operator)
+        yield SizedFleet(role, Fleet(plane, namespace), running, operator)

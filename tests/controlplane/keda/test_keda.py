@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from prefleet_operator.api import Actuator
+from prefleet_operator.api import Actuator, Role
 
 from tests.support.autoscaled import sized_fleet
 from tests.support.binaries import KEDA, ensure
@@ -51,10 +51,10 @@ def test_one_pod_more_or_fewer_of_twenty_is_followed(wish: Wish) -> None:
         wish.comes_true(replicas)
 
 
-def test_a_fleet_follows_a_load_that_triples_and_falls(
+def test_a_fleet_of_mixed_pods_follows_a_load_that_triples_and_falls(
     plane: ControlPlane, helm: Helm, binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    with sized_fleet(plane, binaries["prometheus"], tmp_path) as sized:
+    with sized_fleet(plane, binaries["prometheus"], tmp_path, Role.MIXED) as sized:
         sized.hand_to(Actuator.KEDA)
         sized.follows_a_load_that_triples_and_falls()
         assert "kube-controller-manager" in sized.scaled_by()
