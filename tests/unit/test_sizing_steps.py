@@ -52,9 +52,9 @@ def test_a_fall_is_let_through_a_window_after_it_and_ever_after(window_s, turn_s
     for turn in range(1, 200):
         now = NOW + turn * turn_s
         marks = steps.remember(marks, 1.0, window_s, now)
-        found.append((now - NOW, steps.stabilise(1, 9, marks, window_s, now)))
+        found.append((now - NOW, steps.stabilise(1, 9, marks, None, window_s, now)))
     assert {pods for at_s, pods in found if at_s < window_s} <= {9}
-    assert {pods for at_s, pods in found if at_s > window_s + 2 * max(turn_s, window_s / MARKS + 1)} == {1}
+    assert {pods for at_s, pods in found if at_s > window_s + 2 * max(turn_s, steps.part_of(window_s))} == {1}
 
 
 def _values(marks: tuple[Mark, ...]) -> list[float]:
