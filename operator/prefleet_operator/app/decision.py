@@ -13,7 +13,7 @@ from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster, gather, live_config_map, live_replicas
 from prefleet_operator.app.policies import PolicyRecord
-from prefleet_operator.app.rollouts import count_roles
+from prefleet_operator.app.rollouts import count_roles, tell_paused
 from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles, late_roles
 from prefleet_operator.core.differences import Difference
 from prefleet_operator.core.plan import Plan, make_plan
@@ -100,8 +100,9 @@ def decide(
     waits = outdated_sentence(outdated, release, UPGRADE_ANNOTATION)
     pods = count_roles(policy, _steered(policy, plan, cluster), cluster, workloads)
     gates = next_gates(pods)
+    rollout = " ".join(filter(None, (tell_rollout(pods, gates), tell_paused(policy, cluster, gates))))
     return Decision(
-        plan=say_rollout(say_outdated(plan, policy.status, waits), tell_rollout(pods, gates)),
+        plan=say_rollout(say_outdated(plan, policy.status, waits), rollout),
         waits=waits,
         objects=tuple(with_gates(release_replicas(objects, _counted(policy, spec, cluster, objects)), gates, pods)),
         restarts=tuple(
