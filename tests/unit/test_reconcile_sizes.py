@@ -214,6 +214,14 @@ async def test_a_fall_that_nobody_follows_does_not_have_pods_written_for_ever() 
     assert fleet.size["desired"] < fleet.pods == 4
     assert len(written) >= 3, "while it may be followed any moment, what a pod says is fresh"
     assert written[-1] < 80, "and then no more"
+    assert fleet.condition("ScalingActive") == (
+        "False",
+        "NotFollowed",
+        f"There are 4 of {fleet.size['desired']} prefill pods: the HorizontalPodAutoscaler has not followed in 180 "
+        "seconds; kubectl describe hpa says why.",
+    )
+    assert fleet.status["reason"] == "PodsNotReady", "what is wrong with pods goes first"
+    assert world.api.writes.count("event NotFollowed") == 1
 
 
 async def test_before_the_first_decision_the_live_number_is_published() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prefleet_operator.api import Actuator, Role, SizingStatus, parse_spec
+from prefleet_operator.api import Actuator, ConditionType, Role, SizingStatus, parse_spec
 from prefleet_operator.core.deletion_cost import FOLLOWED_S
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.scaling import judge_room, judge_scaling, scale_events
@@ -24,6 +24,7 @@ from prefleet_operator.core.sizing.state import (
 )
 from prefleet_operator.core.sizing.turn import with_replicas
 from prefleet_operator.core.sizing.values import Capacity, Mark, RoleMemory, RoleSize, SizingMemory
+from prefleet_operator.core.status import TRUE, Verdict, headline, merge_conditions
 
 NOW = 1_700_000_000.0
 P, D = Role.PREFILL, Role.DECODE
@@ -76,6 +77,9 @@ def test_a_number_that_nobody_follows_is_said(actuator: Actuator, has: int, afte
     told = to_status(replace(STATE, actuator=actuator), None, NOW)
     verdict = judge_scaling(told, with_replicas(SPEC, {P: has}), NOW + after_s)
     assert (verdict.reason is Reason.NOT_FOLLOWED) is late
+    served = Verdict(ConditionType.READY, TRUE, Reason.PODS_READY, "All pods are ready.")
+    conditions = merge_conditions([], [served, verdict], 1, NOW)
+    assert headline(conditions) == ("NotFollowed" if late else "PodsReady")
     if late:
         assert verdict.status.value == "False"
         assert verdict.message.startswith("There are 3 of 5 prefill pods: ")

@@ -328,7 +328,8 @@ def is_trouble(condition: Condition) -> bool:
         return condition.status is not TRUE
     if condition.type in _BAD:
         return condition.status is TRUE
-    return condition.type is ConditionType.METRICS_AVAILABLE and condition.status is FALSE
+    unmeasured = condition.type is ConditionType.METRICS_AVAILABLE and condition.status is FALSE
+    return unmeasured or condition.reason == Reason.NOT_FOLLOWED
 
 
 _GOOD = (ConditionType.ACCEPTED, ConditionType.READY, ConditionType.POLICY_ACTIVE)
