@@ -26,6 +26,7 @@ from tests.support.reconciling import NOW, Killed
 from tests.unit.test_hand_over import ScaledWorld, running
 
 SIZED: dict[str, Any] = {"prefill": {"minReplicas": 1, "maxReplicas": 6}}
+MIXED_HPA: dict[str, Any] = {"actuator": "HPA", "mixed": {"maxReplicas": 4}}
 DOWN_WINDOW_S = 600.0
 POLICY = ("prefillpolicies", "chat")
 GENERATION = "prefleet.dev/policy-generation"
@@ -222,6 +223,17 @@ async def test_a_fall_that_nobody_follows_does_not_have_pods_written_for_ever() 
     )
     assert fleet.status["reason"] == "PodsNotReady", "what is wrong with pods goes first"
     assert world.api.writes.count("event NotFollowed") == 1
+
+
+async def test_a_role_that_somebody_has_scaled_to_nothing_is_not_ready() -> None:
+    """A HorizontalPodAutoscaler does nothing about it. In a spec 0 replicas are a wish; here nobody asked for it."""
+    fleet = Loaded(await running(mixed={"replicas": 2}, prefill=None, decode=None, autoscaling=MIXED_HPA))
+    fleet.world.api.scale("deployments", "chat-mixed", 0)
+    fleet.world.rewatch()
+    await fleet.world.settle()
+    status, reason, message = fleet.condition("Ready")
+    assert (status, reason) == ("False", "PodsNotReady")
+    assert message.startswith("Ready pods: 0 of 1 mixed")
 
 
 async def test_before_the_first_decision_the_live_number_is_published() -> None:
