@@ -282,6 +282,19 @@ async def test_a_workload_that_somebody_deletes_comes_back_with_the_number_last_
     assert set(fleet.world.api.counts["chat-prefill"]) == {wanted}
 
 
+@pytest.mark.parametrize("actuator", ["Direct", "HPA"])
+async def test_a_new_fleet_asks_for_no_more_accelerators_than_it_may_have(actuator: str) -> None:
+    """What is there stays, so what is too much at the start would stay too."""
+    gpu = {"resource": "nvidia.com/gpu"}
+    world = ScaledWorld(
+        prefill={"replicas": 6, "accelerator": gpu},
+        decode={"replicas": 2, "accelerator": gpu},
+        autoscaling=SIZED | {"maxAccelerators": 5, "actuator": actuator},
+    )
+    await world.settle()
+    assert set(world.api.counts["chat-prefill"]) == {3}
+
+
 async def test_a_workload_that_was_never_made_starts_as_the_changed_spec_says() -> None:
     world = ScaledWorld(prefill={"replicas": 6}, autoscaling=SIZED)
     world.api.refuses = "ConfigMap"
