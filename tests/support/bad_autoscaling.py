@@ -83,6 +83,30 @@ ROWS: tuple[tuple[str, dict[str, Any], str, str], ...] = (
         "ratio: write prefill and decode beside it, or remove it: it moves both",
     ),
     (
+        "a ratio of more prefill pods than there may be",
+        {
+            "spec.autoscaling": {
+                "prefill": {"maxReplicas": 2},
+                "decode": {"minReplicas": 3, "maxReplicas": 8},
+                "ratio": {"min": 1, "max": 4},
+            }
+        },
+        "spec.autoscaling",
+        "ratio: widen it, or the bounds of prefill and decode: no numbers within those bounds keep it",
+    ),
+    (
+        "a ratio of more decode pods than there may be",
+        {
+            "spec.autoscaling": {
+                "prefill": {"minReplicas": 5, "maxReplicas": 8},
+                "decode": {"maxReplicas": 2},
+                "ratio": {"min": 0.5, "max": 2},
+            }
+        },
+        "spec.autoscaling",
+        "ratio: widen it, or the bounds of prefill and decode: no numbers within those bounds keep it",
+    ),
+    (
         "a ratio upside down",
         {"spec.autoscaling": {**_BOTH, "ratio": {"min": 4, "max": 0.5}}},
         "spec.autoscaling.ratio",

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+from prefleet_operator.adapters.kube import PODS, Object, RefusedError, Resource
 from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import Role
 from prefleet_operator.app.records import PodRecord
@@ -109,3 +110,18 @@ async def test_a_pod_that_is_gone_by_then_stops_nothing(world: World) -> None:
     ask(world, 1)
     assert "apply Deployment chat-prefill" in await world.turn()
     assert costs(world) == {"b": "2", "c": None}
+
+
+async def test_pods_that_may_not_be_written_to_keep_no_role_from_becoming_smaller(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = world.api.merge_patch
+
+    async def refuse_pods(resource: Resource, *others: Any) -> Object:
+        if resource == PODS:
+            raise RefusedError("admission webhook denied the request")
+        return await patch(resource, *others)
+
+    monkeypatch.setattr(world.api, "merge_patch", refuse_pods)
+    ask(world, 1)
+    assert "apply Deployment chat-prefill" in await world.turn()

@@ -26,6 +26,7 @@ from tests.support.reconciling import NOW, Killed
 from tests.unit.test_hand_over import ScaledWorld, running
 
 SIZED: dict[str, Any] = {"prefill": {"minReplicas": 1, "maxReplicas": 6}}
+MIXED_HPA: dict[str, Any] = {"actuator": "HPA", "mixed": {"maxReplicas": 4}}
 DOWN_WINDOW_S = 600.0
 POLICY = ("prefillpolicies", "chat")
 GENERATION = "prefleet.dev/policy-generation"
@@ -214,6 +215,25 @@ async def test_a_fall_that_nobody_follows_does_not_have_pods_written_for_ever() 
     assert fleet.size["desired"] < fleet.pods == 4
     assert len(written) >= 3, "while it may be followed any moment, what a pod says is fresh"
     assert written[-1] < 80, "and then no more"
+    assert fleet.condition("ScalingActive") == (
+        "False",
+        "NotFollowed",
+        f"There are 4 of {fleet.size['desired']} prefill pods: the HorizontalPodAutoscaler has not followed in 180 "
+        "seconds; kubectl describe hpa says why.",
+    )
+    assert fleet.status["reason"] == "PodsNotReady", "what is wrong with pods goes first"
+    assert world.api.writes.count("event NotFollowed") == 1
+
+
+async def test_a_role_that_somebody_has_scaled_to_nothing_is_not_ready() -> None:
+    """A HorizontalPodAutoscaler does nothing about it. In a spec 0 replicas are a wish; here nobody asked for it."""
+    fleet = Loaded(await running(mixed={"replicas": 2}, prefill=None, decode=None, autoscaling=MIXED_HPA))
+    fleet.world.api.scale("deployments", "chat-mixed", 0)
+    fleet.world.rewatch()
+    await fleet.world.settle()
+    status, reason, message = fleet.condition("Ready")
+    assert (status, reason) == ("False", "PodsNotReady")
+    assert message.startswith("Ready pods: 0 of 1 mixed")
 
 
 async def test_before_the_first_decision_the_live_number_is_published() -> None:
@@ -260,6 +280,19 @@ async def test_a_workload_that_somebody_deletes_comes_back_with_the_number_last_
     fleet.world.api.counts.clear()
     await fleet.feel(None)
     assert set(fleet.world.api.counts["chat-prefill"]) == {wanted}
+
+
+@pytest.mark.parametrize("actuator", ["Direct", "HPA"])
+async def test_a_new_fleet_asks_for_no_more_accelerators_than_it_may_have(actuator: str) -> None:
+    """What is there stays, so what is too much at the start would stay too."""
+    gpu = {"resource": "nvidia.com/gpu"}
+    world = ScaledWorld(
+        prefill={"replicas": 6, "accelerator": gpu},
+        decode={"replicas": 2, "accelerator": gpu},
+        autoscaling=SIZED | {"maxAccelerators": 5, "actuator": actuator},
+    )
+    await world.settle()
+    assert set(world.api.counts["chat-prefill"]) == {3}
 
 
 async def test_a_workload_that_was_never_made_starts_as_the_changed_spec_says() -> None:

@@ -32,6 +32,7 @@ CRASHES: Json = {
 NOWHERE: Json = {
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes."}]
 }
+LATER: Json = {"resourceVersion": "1000"}
 SERVES: Json = {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2023-11-14T22:00:00Z"}]}
 
 
@@ -188,6 +189,17 @@ def test_a_role_that_is_scaled_meanwhile_is_held_against_its_new_size(rolling: W
     decision = rolling.apply(spec("2", replicas=6))
     assert steering(decision, "prefill")[0] is False, "pods are to be made, so it is not at rest"
     assert "1 of 6 new prefill pods are ready" in ready(decision)[2]
+
+
+@pytest.mark.parametrize(("ours", "told"), [(False, True), (True, False)], ids=["by somebody", "by the operator"])
+def test_a_deployment_that_somebody_has_paused_is_told_while_it_rolls(rolling: World, ours: bool, told: bool) -> None:
+    found = copy.deepcopy(rolling.live["Deployment", "chat-prefill"])
+    found["spec"]["paused"] = True
+    found["metadata"]["managedFields"][0]["fieldsV1"] |= {"f:spec": {"f:paused": {}} if ours else {}}
+    rolling.cluster.children["Deployment"].put(ChildRecord.of(found | {"metadata": found["metadata"] | LATER}))
+    message = ready(rolling.decide(spec("2")))[2]
+    sentence = " Somebody has paused chat-prefill, where nothing is replaced until: kubectl rollout resume deployment/"
+    assert (f"{sentence}chat-prefill." in message) is told
 
 
 def test_groups_are_held_by_their_partition() -> None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prefleet_operator.api import Actuator, Role, SizingStatus, parse_spec
+from prefleet_operator.api import Actuator, ConditionType, Role, SizingStatus, parse_spec
+from prefleet_operator.core.deletion_cost import FOLLOWED_S
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.scaling import judge_room, judge_scaling, scale_events
 from prefleet_operator.core.sizing.arbiter import Act, WaitsMemory
@@ -21,7 +22,9 @@ from prefleet_operator.core.sizing.state import (
     tell,
     to_status,
 )
+from prefleet_operator.core.sizing.turn import with_replicas
 from prefleet_operator.core.sizing.values import Capacity, Mark, RoleMemory, RoleSize, SizingMemory
+from prefleet_operator.core.status import TRUE, Verdict, headline, merge_conditions
 
 NOW = 1_700_000_000.0
 P, D = Role.PREFILL, Role.DECODE
@@ -55,9 +58,38 @@ def told_of(*sizes: RoleSize) -> SizingStatus:
     ],
 )
 def test_scaling_active(sizes: list[RoleSize], status: str, reason: str) -> None:
-    verdict = judge_scaling(told_of(*sizes))
+    verdict = judge_scaling(told_of(*sizes), SPEC, NOW)
     assert (verdict.status.value, verdict.reason.value) == (status, reason)
     assert all(size.message in verdict.message for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("actuator", "has", "after_s", "late"),
+    [
+        pytest.param(Actuator.HPA, 3, FOLLOWED_S, True, id="nobody follows"),
+        pytest.param(Actuator.KEDA, 3, FOLLOWED_S, True, id="KEDA does not"),
+        pytest.param(Actuator.HPA, 3, FOLLOWED_S - 1, False, id="it may still come"),
+        pytest.param(Actuator.HPA, 5, FOLLOWED_S, False, id="it has come"),
+        pytest.param(Actuator.DIRECT, 3, FOLLOWED_S, False, id="the operator sets it itself"),
+    ],
+)
+def test_a_number_that_nobody_follows_is_said(actuator: Actuator, has: int, after_s: float, late: bool) -> None:
+    told = to_status(replace(STATE, actuator=actuator), None, NOW)
+    verdict = judge_scaling(told, with_replicas(SPEC, {P: has}), NOW + after_s)
+    assert (verdict.reason is Reason.NOT_FOLLOWED) is late
+    served = Verdict(ConditionType.READY, TRUE, Reason.PODS_READY, "All pods are ready.")
+    conditions = merge_conditions([], [served, verdict], 1, NOW)
+    assert headline(conditions) == ("NotFollowed" if late else "PodsReady")
+    if late:
+        assert verdict.status.value == "False"
+        assert verdict.message.startswith("There are 3 of 5 prefill pods: ")
+        assert "has not followed in 180 seconds; kubectl describe " in verdict.message
+
+
+def test_a_time_that_is_none_says_nothing_of_who_follows() -> None:
+    told = to_status(replace(STATE, actuator=Actuator.HPA), None, NOW)
+    spoilt = told.model_copy(update={"roles": [told.roles[0].model_copy(update={"moved_at": "soon"}), told.roles[1]]})
+    assert judge_scaling(spoilt, SPEC, NOW + 1000).reason is Reason.DEMAND
 
 
 def limited(reason: Reason, desired: int, needed: int) -> RoleSize:

@@ -66,6 +66,14 @@ class RatioBounds(Model):
     )
 
 
+def _can_keep_ratio(autoscaling: AutoscalingSpec) -> bool:
+    ratio, prefill, decode = autoscaling.ratio, autoscaling.prefill, autoscaling.decode
+    if ratio is None or prefill is None or decode is None:
+        return True
+    enough = prefill.max_replicas >= ratio.min * decode.min_replicas
+    return enough and prefill.min_replicas <= ratio.max * decode.max_replicas
+
+
 class AutoscalingSpec(Model):
     """A number of pods for each role named here, as its load asks for."""
 
@@ -95,6 +103,13 @@ class AutoscalingSpec(Model):
             "!has(self.ratio) || (has(self.prefill) && has(self.decode))",
             "ratio: write prefill and decode beside it, or remove it: it moves both",
             lambda autoscaling: autoscaling.ratio is None or {Role.PREFILL, Role.DECODE} <= set(autoscaling.bounds()),
+        ),
+        Rule(
+            "!has(self.ratio) || !has(self.prefill) || !has(self.decode)"
+            " || (double(self.prefill.maxReplicas) >= self.ratio.min * double(self.decode.minReplicas)"
+            " && double(self.prefill.minReplicas) <= self.ratio.max * double(self.decode.maxReplicas))",
+            "ratio: widen it, or the bounds of prefill and decode: no numbers within those bounds keep it",
+            _can_keep_ratio,
         ),
     )
 

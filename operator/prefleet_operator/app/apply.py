@@ -6,9 +6,9 @@ look after a start applies everything once: an apply that changes nothing is no 
 
 The policy ConfigMap carries the resource version that the decision was made on, so that a generation never
 stands for two contents. Order: what the deletion of pods costs, which counts once there are to be fewer; actuators that
-are pruned, the ConfigMap, the other objects, what else is pruned, the
-counts of pods, and last the pods' annotations, since those make a kubelet read the ConfigMap. An old actuator goes
-first, since two of them on one workload hinder each other, and KEDA refuses to be the second.
+are pruned, the ConfigMap, the other objects, what else is pruned, the counts of pods, and last the pods' annotations,
+since those make a kubelet read the ConfigMap. An old actuator goes first, since two of them on one workload hinder each
+other, and KEDA refuses to be the second.
 
 Replicas are handed over, never dropped. A workload that is to be applied without `spec.replicas`, while that field is
 ours, would fall back to one; so a second field manager applies the live count first. It is bound to the version that
@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,8 @@ from prefleet_operator.render import (
     TEMPLATE_FIELDS,
     fleet_labels,
 )
+
+logger = logging.getLogger(__name__)
 
 PARALLEL_ANNOTATIONS = 16
 PRUNED_KINDS = tuple(kind for kind in RESOURCES_BY_KIND if kind != "ConfigMap")
@@ -134,8 +137,7 @@ class Applier:
 
     async def carry_out(self, changes: Changes) -> None:
         """Write. Raises KubeError at the first thing that fails; what was written by then is right and stays."""
-        costs = {pod: {DELETION_COST_ANNOTATION: str(cost)} for pod, cost in changes.costs}
-        await self._annotate(changes.namespace, costs)
+        await self._say_costs(changes)
         first = [(kind, child) for kind, child in changes.prunes if kind in ACTUATOR_KINDS]
         for kind, child in first:
             await self._prune(kind, child)
@@ -231,6 +233,15 @@ class Applier:
         except NotFoundError:
             self._cluster.children[kind].remove(identity)
         self._applied.pop((kind, identity.namespace, identity.name), None)
+
+    async def _say_costs(self, changes: Changes) -> None:
+        """A hint: where an admission webhook forbids it, all that matters more goes on without."""
+        costs = {pod: {DELETION_COST_ANNOTATION: str(cost)} for pod, cost in changes.costs}
+        try:
+            await self._annotate(changes.namespace, costs)
+        except RefusedError as error:
+            told = "%s/%s: pods cannot be told what their deletion costs, so any may go first: %s"
+            logger.warning(told, changes.namespace, changes.fleet, error)
 
     async def _annotate(self, namespace: str, pods: Mapping[str, Mapping[str, str]]) -> None:
         """Annotations by pod; one that is gone needs none."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import PrefillPolicySpec, Role
-from prefleet_operator.app.gather import Cluster, gather, live_config_map, live_replicas
+from prefleet_operator.app.gather import Cluster, gather, live_config_map
 from prefleet_operator.app.policies import PolicyRecord
-from prefleet_operator.app.rollouts import count_roles
+from prefleet_operator.app.rollouts import count_roles, tell_paused
 from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles, late_roles
 from prefleet_operator.core.differences import Difference
 from prefleet_operator.core.plan import Plan, make_plan
@@ -98,10 +98,11 @@ def decide(
     objects, workloads = settle_revisions(rendered, spec, plan.policy, release, policy.upgrade, remembered, undigested)
     outdated = [Outdated(each.role, each.now.release, each.outdated) for each in workloads]
     waits = outdated_sentence(outdated, release, UPGRADE_ANNOTATION)
-    pods = count_roles(policy, _steered(policy, plan, cluster), cluster, workloads)
+    pods = count_roles(policy, _steered(plan, situation.sizing.live), cluster, workloads)
     gates = next_gates(pods)
+    rollout = " ".join(filter(None, (tell_rollout(pods, gates), tell_paused(policy, cluster, gates))))
     return Decision(
-        plan=say_rollout(say_outdated(plan, policy.status, waits), tell_rollout(pods, gates)),
+        plan=say_rollout(say_outdated(plan, policy.status, waits), rollout),
         waits=waits,
         objects=tuple(with_gates(release_replicas(objects, _counted(policy, spec, cluster, objects)), gates, pods)),
         restarts=tuple(
@@ -112,14 +113,13 @@ def decide(
     )
 
 
-def _steered(policy: PolicyRecord, plan: Plan, cluster: Cluster) -> PrefillPolicySpec:
+def _steered(plan: Plan, live: Mapping[Role, int]) -> PrefillPolicySpec:
     """The spec with the replicas that gates are decided on: of a sized role the fewer of those that its workload has
     and is to have.
 
     A gate is written before the number follows, and says in pods how many may be absent. What it allows of many would
     be all that a smaller number has.
     """
-    live = live_replicas(policy, plan.spec, cluster)
     return with_replicas(plan.spec, {role: min(count, plan.asked[role]) for role, count in live.items()})
 
 

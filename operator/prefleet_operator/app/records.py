@@ -138,6 +138,7 @@ class ChildRecord:
     refused: str | None = None
     revision_text: str = ""
     template: str = ""
+    paused: bool = False
 
     @property
     def revision(self) -> Revision | None:
@@ -173,6 +174,7 @@ class ChildRecord:
             deleting="deletionTimestamp" in metadata,
             holds_replicas="f:replicas" in (fields.get("f:spec") or {}),
             template=_template(child),
+            paused=bool((child.get("spec") or {}).get("paused")) and "f:paused" not in (fields.get("f:spec") or {}),
         )
 
 

@@ -8,7 +8,7 @@ waits for their accelerators.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster
@@ -35,6 +35,17 @@ def count_roles(
             found[pod.role][f"{age}_{'ready' if pod.ready else 'unready'}"] += 1
             found[pod.role]["new_broken"] += age == "new" and _is_broken(pod, workers, ending)
     return {role: _role_pods(spec, Role(role), counts) for role, counts in found.items()}
+
+
+def tell_paused(policy: PolicyRecord, cluster: Cluster, rolling: Collection[str]) -> str:
+    """Which Deployments of roles that roll somebody has paused, in one sentence; "" if nobody has."""
+    names = [
+        each.identity.name
+        for each in cluster.children["Deployment"].of(*policy.key)
+        if each.paused and each.role in rolling
+    ]
+    resume = " and ".join(f"kubectl rollout resume deployment/{name}" for name in names)
+    return f"Somebody has paused {' and '.join(names)}, where nothing is replaced until: {resume}." if names else ""
 
 
 def _digest(workload: Settled) -> str:

@@ -54,7 +54,8 @@ def _alarms(condition: Condition) -> bool:
         return condition.status is ConditionStatus.FALSE
     if condition.type in _NEVER_TRUE:
         return condition.status is ConditionStatus.TRUE
-    return condition.type is ConditionType.READY and condition.reason in _FAULTS
+    faulty = condition.type is ConditionType.READY and condition.reason in _FAULTS
+    return faulty or condition.reason == Reason.NOT_FOLLOWED
 
 
 def _is_news(before: Condition | None, after: Condition) -> bool:

@@ -254,7 +254,7 @@ def _next_status(
         judge_started(facts) if situation.spec.engine.told_at_start else judge_policy_active(facts),
         judge_metrics(situation, facts),
         judge_tuned(decision, noisy=tuning == previous.tuning),
-        *_judge_sizes(situation, decision, autoscaling, same_tuning=tuning == previous.tuning),
+        *_judge_sizes(situation, decision, autoscaling, tuning == previous.tuning, now),
         judge_degraded(situation.metrics.degradations, situation.spec, previous.conditions),
     )
     # What is not judged stays as it was: so a condition that is no more is taken out.
@@ -274,14 +274,14 @@ def _next_status(
 
 
 def _judge_sizes(
-    situation: Situation, decision: TuningDecision, told: SizingStatus | None, same_tuning: bool
+    situation: Situation, decision: TuningDecision, told: SizingStatus | None, same_tuning: bool, now: float
 ) -> tuple[Verdict, ...]:
     """ScalingActive of a fleet that is autoscaled, and CapacityLimited: by its bounds, else by the tuner."""
     if told is None:
         return (judge_capacity(decision, same_tuning),)
     room = judge_room(told, situation.spec)
     return (
-        judge_scaling(told),
+        judge_scaling(told, situation.spec, now),
         judge_capacity(decision, same_tuning, sized=True) if room is None else room,
     )
 

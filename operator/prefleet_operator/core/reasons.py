@@ -49,6 +49,7 @@ class Reason(StrEnum):
     AT_MAX_REPLICAS = "AtMaxReplicas"
     QUOTA_EXHAUSTED = "QuotaExhausted"
     LEARNING_CAPACITY = "LearningCapacity"
+    NOT_FOLLOWED = "NotFollowed"
     SCALED = "Scaled"
 
     # Whether the spec can be carried out.

@@ -1,7 +1,8 @@
 """What is said of the sizes of a fleet: conditions and events. Pure.
 
 ScalingActive is True while the number of pods follows the load. It is Unknown while a signal is missing or stale, and
-False while it is not known yet what a pod can do: then every number stays as it is. CapacityLimited is True where a
+False while it is not known yet what a pod can do: then every number stays as it is. It is False, too, where another
+controller has not brought a role to its number in `FOLLOWED_S`. CapacityLimited is True where a
 role needs more than its bound or the accelerators allow, whatever the tuner says of long waits. Both rest on what the
 status tells of sizes, so they are as steady as that.
 """
@@ -11,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prefleet_operator.api import Actuator, ConditionType, PrefillPolicySpec, RoleSizeStatus, SizingStatus
+from prefleet_operator.core.deletion_cost import FOLLOWED_S
 from prefleet_operator.core.events import Event
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.core.status import FALSE, TRUE, UNKNOWN, Verdict
+from prefleet_operator.core.tuning import parse_time
 
 _HOLDS = {
     Reason.METRICS_MISSING: UNKNOWN,
@@ -24,14 +27,35 @@ _HOLDS = {
 """Why a number stays as it is for want of knowledge, and what that makes of ScalingActive."""
 
 _FOLLOWED_BY = {Actuator.HPA: "the HorizontalPodAutoscaler", Actuator.KEDA: "KEDA"}
+_LOOK_AT = {Actuator.HPA: "hpa", Actuator.KEDA: "scaledobject"}
 
 
-def judge_scaling(told: SizingStatus) -> Verdict:
-    """ScalingActive: the numbers of all sized roles follow the load."""
+def judge_scaling(told: SizingStatus, spec: PrefillPolicySpec, now: float) -> Verdict:
+    """ScalingActive: the numbers of all sized roles follow the load, and the pods the numbers. `spec`: with the
+    replicas that there are."""
+    late = [size for size in told.roles if told.actuator in _FOLLOWED_BY and _is_late(size, spec, now)]
+    if late:
+        behind = ", ".join(f"{spec.roles()[each.name].replicas} of {each.desired} {each.name.value}" for each in late)
+        return Verdict(
+            ConditionType.SCALING_ACTIVE,
+            FALSE,
+            Reason.NOT_FOLLOWED,
+            f"There are {behind} pods: {_FOLLOWED_BY[told.actuator]} has not followed in {FOLLOWED_S:.0f} seconds; "
+            f"kubectl describe {_LOOK_AT[told.actuator]} says why.",
+        )
     message = "; ".join(size.message.removesuffix(".") for size in told.roles)
     leading = next((size for size in told.roles if size.reason in _HOLDS), told.roles[0])
     reason = Reason(leading.reason)
     return Verdict(ConditionType.SCALING_ACTIVE, _HOLDS.get(reason, TRUE), reason, f"{message}.")
+
+
+def _is_late(size: RoleSizeStatus, spec: PrefillPolicySpec, now: float) -> bool:
+    """Whether a number stands for longer than it takes to be followed, and is not."""
+    try:
+        moved_s = None if size.moved_at is None else parse_time(size.moved_at)
+    except ValueError:  # Anybody may write a status.
+        return False
+    return moved_s is not None and now - moved_s >= FOLLOWED_S and spec.roles()[size.name].replicas != size.desired
 
 
 def judge_room(told: SizingStatus, spec: PrefillPolicySpec) -> Verdict | None:

@@ -111,10 +111,11 @@ def reports(pod: PodView, generation: int) -> bool:
 def judge_ready(facts: Facts) -> Verdict:
     """Ready: every role, and the router if there is one, has the ready pods that the spec asks for.
 
-    A role that is sized is ready with its minReplicas: that it grows is no fault, however long its pods load.
+    A role that is sized is ready with its minReplicas: that it grows is no fault, however long its pods load. With
+    fewer it is not, whoever has scaled it below them; a HorizontalPodAutoscaler leaves one that was scaled to 0 there.
     """
-    wanted = {role: spec.replicas for role, spec in facts.spec.roles().items()}
     least = {role: bounds.min_replicas for role, bounds in facts.spec.sized_roles().items()}
+    wanted = {role: max(spec.replicas, least.get(role, 0)) for role, spec in facts.spec.roles().items()}
     ready = count_ready(wanted, facts.pods, facts.stuck, facts.refused, least)
     if ready.status is not TRUE or facts.spec.router.type is RouterType.NONE:
         return ready
@@ -328,7 +329,8 @@ def is_trouble(condition: Condition) -> bool:
         return condition.status is not TRUE
     if condition.type in _BAD:
         return condition.status is TRUE
-    return condition.type is ConditionType.METRICS_AVAILABLE and condition.status is FALSE
+    unmeasured = condition.type is ConditionType.METRICS_AVAILABLE and condition.status is FALSE
+    return unmeasured or condition.reason == Reason.NOT_FOLLOWED
 
 
 _GOOD = (ConditionType.ACCEPTED, ConditionType.READY, ConditionType.POLICY_ACTIVE)

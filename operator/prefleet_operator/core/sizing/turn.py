@@ -8,8 +8,9 @@ known; and where the tuner is about to act though capacity is short (`tune_or_sc
 Where the operator sets the number itself (Direct), a decision starts from what the workload is to have, whoever said
 so. Where another controller follows the number (HPA, KEDA), it starts from the number last decided: what that
 controller has made of it so far must not take a step back, nor be lost with one. Either starts from the live number
-when the actuator is another than before. A workload that does not exist yet has the spec's replicas, within bounds;
-one that somebody has deleted comes back with the number last decided, unless the spec is another since.
+when the actuator is another than before. A workload that does not exist yet has the spec's replicas, within bounds
+and accelerators; one that somebody has deleted comes back with the number last decided, unless the spec is another
+since.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from prefleet_operator.core.sizing.arbiter import WaitSignal
 from prefleet_operator.core.sizing.decide import decide_size
 from prefleet_operator.core.sizing.inputs import rules_of, signals_of
 from prefleet_operator.core.sizing.state import RECALLED, SizingState, recall_state
+from prefleet_operator.core.sizing.steps import budget
 from prefleet_operator.core.sizing.values import RoleLoad, SizingInputs
 
 PACE_S = 15.0
@@ -75,7 +77,7 @@ class Sizer:
 
     def decide(self, state: SizingState, waits: WaitSignal | None) -> SizingState:
         """A new decision, and all that is known after it."""
-        before = {role: self._start(role, state) for role in self.spec.sized_roles()}
+        before = self._starts(state)
         signals = {
             role: signals_of(role, replicas, self.pods, self.view.loads.get(role, _UNREAD), self.now)
             for role, replicas in before.items()
@@ -99,23 +101,25 @@ class Sizer:
         So it is with a number that somebody else has given a role since it was decided about: the next decision starts
         from it, and until then it stays.
         """
-        counts = {role: self._live(role, state) for role in self.spec.sized_roles()}
+        counts = self._replicas(state)
         if self.actuator is Actuator.DIRECT:
             ours = {role for role, live in counts.items() if live in (state.wanted[role], state.before[role])}
             counts |= {role: state.wanted[role] for role in ours}
         return counts
 
-    def _start(self, role: Role, state: SizingState) -> int:
+    def _starts(self, state: SizingState) -> dict[Role, int]:
+        replicas = self._replicas(state)
         followed = self.actuator is not Actuator.DIRECT and state.actuator is self.actuator
-        live = self._live(role, state)
-        return state.wanted.get(role, live) if followed else live
+        return {role: state.wanted.get(role, count) for role, count in replicas.items()} if followed else replicas
 
-    def _live(self, role: Role, state: SizingState) -> int:
-        live = self.view.live.get(role)
-        if live is not None:
-            return live
+    def _replicas(self, state: SizingState) -> dict[Role, int]:
+        """What each sized role has, or is made with."""
+        sized, live, rules = self.spec.sized_roles(), self.view.live, rules_of(self.spec)
         known = state.wanted if state.generation in (RECALLED, self.generation) else {}
-        return self.spec.sized_roles()[role].clamped(known.get(role, self.spec.roles()[role].replicas))
+        asked = {role: known.get(role, self.spec.roles()[role].replicas) for role in sized}
+        wanted = {role: live.get(role, bounds.clamped(asked[role])) for role, bounds in sized.items()}
+        present = {role: live.get(role, bounds.min_replicas) for role, bounds in sized.items()}
+        return budget(wanted, present, rules.roles, rules.quota)
 
 
 def with_replicas(spec: PrefillPolicySpec, counts: Mapping[Role, int]) -> PrefillPolicySpec:
