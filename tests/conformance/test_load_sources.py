@@ -6,6 +6,7 @@ The windows are short (`WINDOWS`), so that a fleet is watched for long enough wi
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -169,6 +170,18 @@ async def test_a_pod_that_took_over_has_not_had_all_of_it_itself(sized: WatchedF
     reading = await sized.read_until(lambda reading: isinstance(load(reading).running, Sample))
     assert arrived(reading) == about(100)
     assert load(reading).slow_s >= min(known_s, WINDOWS.slow_s) * 0.85
+
+
+async def test_time_in_which_a_pod_ends_what_it_has_begun_counts_once(sized: WatchedFleet) -> None:
+    both = sized.query.pods
+    sized.shrink(1)
+    await watched(sized)
+    sized.query = replace(sized.query, pods=both[1:])
+    sized.start()
+    known_s = load(await sized.read_until(lambda reading: isinstance(load(reading).arrivals, Sample))).slow_s
+    known_at_s = time.monotonic()
+    reading = await sized.read_until(lambda reading: load(reading).slow_s >= known_s + 4)
+    assert load(reading).slow_s <= known_s + time.monotonic() - known_at_s + 1
 
 
 async def test_counters_that_were_reset_go_on_counting(sized: WatchedFleet) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import by_file
+
 
 def run(folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.support.by_file", str(folder)]
@@ -22,6 +24,18 @@ def test_every_file_runs_and_one_failure_counts(tmp_path: Path) -> None:
     assert done.stdout.count("passed in") >= 3
     assert "this is why" in done.stdout
     assert "test_wrong.py: FAILED" in done.stdout
+
+
+def test_files_that_wait_for_long_go_first(tmp_path: Path) -> None:
+    for name, length in (("test_long.py", 30), ("test_short.py", 1), (by_file.SLOW[0], 2), ("conftest.py", 90)):
+        (tmp_path / name).write_text("#" * length)
+    found = [path.name for path in by_file.in_order(tmp_path)]
+    assert found == [by_file.SLOW[0], "test_long.py", "test_short.py"]
+
+
+def test_files_that_wait_for_long_are_there() -> None:
+    folder = Path(by_file.__file__).parents[1] / "controlplane"
+    assert [name for name in by_file.SLOW if not (folder / name).is_file()] == []
 
 
 def test_a_folder_without_tests_is_no_success(tmp_path: Path) -> None:

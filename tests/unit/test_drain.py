@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -180,6 +182,28 @@ def test_a_pod_without_a_server_or_exporter() -> None:
     pod = Pod(HOST, 1, 1)
     assert pod.open_requests() is None
     assert pod.unfinished() == 0
+
+
+def test_an_answer_that_never_ends_holds_the_hook_no_longer_than_its_limit() -> None:
+    class Trickle(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n")
+            while not done.wait(0.1):
+                self.wfile.write(b" ")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    done = threading.Event()
+    with ThreadingHTTPServer((HOST, 0), Trickle) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        flags = ("--host", HOST, "--http-port", str(server.server_port), "--exporter-port", "1")
+        command = (sys.executable, "-m", "prefleet_runtime.drain", *flags, "--settle-s", "0", "--limit-s", "1")
+        try:
+            assert subprocess.run(command, timeout=60, check=False).returncode == 0
+        finally:
+            done.set()
+            server.shutdown()
 
 
 async def ask(front: DrainFront, path: str, method: str = "POST", client: str = "10.0.0.7") -> list[Any]:

@@ -283,7 +283,11 @@ def test_pods_that_left_are_known_for_a_window() -> None:
         leavers.note([asked], now)
         assert [pod.name for pod, _ in leavers.of(asked)] == left
         assert all(at_s == 0.0 for _, at_s in leavers.of(asked)), "when it was last there"
+    leavers.note([first], 700.0)
+    leavers.note_shown(first, both.pods[1], 690.0)
     leavers.note([first], 1200.0)
+    assert leavers.of(first) == ((both.pods[1], 690.0),), "one that goes slowly was still read"
+    leavers.note([first], 1290.0)
     assert leavers.of(first) == ()
     leavers.note([], 1201.0)
     leavers.note([first], 1202.0)

@@ -18,7 +18,7 @@ import asyncio
 import json
 import ssl
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -132,14 +132,18 @@ class PrometheusSource:
         self._fast_s = fast_window(samples, fast_s, self._windows)
         loads = {}
         for fleet in fleets:
-            gone = [(pod.role, rows.get((fleet.namespace, pod.name)), now - at_s) for pod, at_s in left[fleet.key]]
-            seen = [
-                (role, long_ago(to_pod_load(fleet, series), gone_s, self._windows))
-                for role, series, gone_s in gone
-                if series
-            ]
+            seen = list(self._left(fleet, rows, now))
             loads[fleet.key] = _Load(self._pods(fleet, rows, now, to_pod_load), seen, windows)
         return loads
+
+    def _left(self, fleet: FleetQuery, rows: Rows, now: float) -> Iterator[tuple[Role, PodLoad]]:
+        """What is known of the pods that have left, some of which are scraped until they have ended."""
+        for pod, seen_s in self._leavers.of(fleet):
+            series = rows.get((fleet.namespace, pod.name))
+            if series:
+                at_s = max(seen_s, series.get((AGE, ""), seen_s))
+                self._leavers.note_shown(fleet, pod, at_s)
+                yield pod.role, long_ago(to_pod_load(fleet, series), now - at_s, self._windows)
 
     def _pods(
         self, fleet: FleetQuery, rows: Rows, now: float, read: Callable[[FleetQuery, Series], T]

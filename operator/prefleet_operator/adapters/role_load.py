@@ -80,14 +80,18 @@ class Leavers:
             seen[fleet.key] = kept | {pod.name: (pod, now) for pod in fleet.pods}
         self._seen = seen
 
+    def note_shown(self, fleet: FleetQuery, pod: PodTarget, at_s: float) -> None:
+        """One that has left, as a pod that ends what it has begun, was read at that time all the same."""
+        self._seen[fleet.key][pod.name] = pod, at_s
+
     def of(self, fleet: FleetQuery) -> tuple[tuple[PodTarget, float], ...]:
-        """The pods that have left a fleet, and when each was last one of it."""
+        """The pods that have left a fleet, and when each was last one of it, or read."""
         present = {pod.name for pod in fleet.pods}
         return tuple(seen for name, seen in self._seen.get(fleet.key, {}).items() if name not in present)
 
 
 def long_ago(load: PodLoad, gone_s: float, windows: Windows) -> PodLoad:
-    """What a pod adds that has left so long ago: it is watched as from its first scrape to now."""
+    """What a pod adds that was last read so long ago: it is watched as from its first scrape to now."""
     if load.watched_s is None:
         return load
     return replace(load, watched_s=min(windows.slow_s, load.watched_s + gone_s))
