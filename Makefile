@@ -69,8 +69,8 @@ test-vllm: vllm-env
 	$(BIN)/python -m pytest tests/vllm
 
 test: lint tools vllm-env
-	$(BIN)/python -m pytest tests --ignore tests/compat --ignore tests/controlplane
-	$(BIN)/python -m tests.support.by_file tests/controlplane
+	$(BIN)/python -m pytest tests/vllm
+	$(BIN)/python -m tests.support.by_file tests/controlplane --whole tests/unit tests/conformance tests/e2e tests/golden
 
 # Each release is built once into the user's cache (about 15 seconds and 50 MB), beside the environment of test-vllm.
 test-compat: vllm-env

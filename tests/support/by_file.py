@@ -1,32 +1,41 @@
-"""Runs test files beside each other, each by a pytest of its own: `python -m tests.support.by_file FOLDER`.
+"""Runs tests beside each other, each file of a folder by a pytest of its own:
 
-For tests that wait far more than they compute, as those of the control plane do: a kubelet takes its time. Files are
-taken by `WORKERS` workers, those that take longest first, so that none is left alone at the end; each has a plane of
-its own. What a file printed is shown whole when it has ended, in one piece. Ends with 1 if any of them failed.
+    python -m tests.support.by_file [--whole FOLDER ...] FOLDER
+
+For tests that wait far more than they compute, as those of the control plane do: a kubelet takes its time. Their files
+are taken by `WORKERS` workers, those that take longest first, so that none is left alone at the end; each has a plane
+of its own. Before them go the folders that are run whole, whose tests compute what the others leave. What one printed
+is shown in one piece when it has ended. Ends with 1 if any of them failed.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from time import monotonic
 
-WORKERS = 2
+WORKERS = 3
+"""One more than the cores of the smallest machine that the tests have to do with."""
 
 SLOW = ("test_autoscaling.py", "test_drain.py", "test_rollouts.py", "test_scaling_hand_over.py", "test_drain_router.py")
 """Files of few lines that wait for minutes; of the others the longer ones take longer."""
 
 
 def main() -> None:
-    (folder,) = map(Path, sys.argv[1:])
-    files = in_order(folder)
+    parser = argparse.ArgumentParser(description="Run tests beside each other.")
+    parser.add_argument("folder", type=Path, help="its test files are run one by one")
+    parser.add_argument("--whole", type=Path, nargs="*", default=[], help="folders that are run by one pytest each")
+    asked = parser.parse_args()
+    files = in_order(asked.folder)
     if not files:
-        sys.exit(f"{folder} holds no test files")
+        sys.exit(f"{asked.folder} holds no test files")
+    paths = [*asked.whole, *files]
     with ThreadPoolExecutor(WORKERS) as pool:
-        runs = [pool.submit(run, path) for path in files]
-        passed = [show(done.result(), f"{number} of {len(files)}") for number, done in enumerate(as_completed(runs), 1)]
+        runs = [pool.submit(run, path) for path in paths]
+        passed = [show(done.result(), f"{number} of {len(paths)}") for number, done in enumerate(as_completed(runs), 1)]
     sys.exit(not all(passed))
 
 
@@ -36,7 +45,7 @@ def in_order(folder: Path) -> list[Path]:
 
 
 def run(path: Path) -> tuple[Path, subprocess.CompletedProcess[str], float]:
-    """One file; what it printed, and how long it took."""
+    """One file or folder; what it printed, and how long it took."""
     began_s = monotonic()
     command = [sys.executable, "-m", "pytest", str(path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -44,7 +53,7 @@ def run(path: Path) -> tuple[Path, subprocess.CompletedProcess[str], float]:
 
 
 def show(ended: tuple[Path, subprocess.CompletedProcess[str], float], number: str) -> bool:
-    """Print what came of a file; whether it passed."""
+    """Print what came of it; whether it passed."""
     path, done, seconds = ended
     if done.returncode:
         print(done.stdout, flush=True)

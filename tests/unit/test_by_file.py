@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.support import by_file
 
 
-def run(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.support.by_file", str(folder)]
+def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.support.by_file", str(folder), *more]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -24,6 +24,19 @@ def test_every_file_runs_and_one_failure_counts(tmp_path: Path) -> None:
     assert done.stdout.count("passed in") >= 3
     assert "this is why" in done.stdout
     assert "test_wrong.py: FAILED" in done.stdout
+
+
+def test_a_folder_that_is_run_whole_counts_too(tmp_path: Path) -> None:
+    whole, single = tmp_path / "whole", tmp_path / "single"
+    for folder, outcome in ((whole, "False"), (single, "True")):
+        folder.mkdir()
+        for number in range(2):
+            (folder / f"test_{folder.name}_{number}.py").write_text(f"def test_it() -> None:\n    assert {outcome}\n")
+    done = run(single, "--whole", str(whole))
+    assert done.returncode == 1
+    assert f"{whole}: FAILED" in done.stdout
+    assert "2 failed" in done.stdout
+    assert done.stdout.count(": passed in") == 2
 
 
 def test_files_that_wait_for_long_go_first(tmp_path: Path) -> None:
