@@ -1,6 +1,6 @@
 """The real HPA controller follows the operator's metric, brought to it by a server that stands for an adapter.
 
-The operator does not run here: a test exports the number of replicas in its place.
+First without the operator, in whose place a test exports a number of replicas; then with all of it under a load.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from prefleet_operator.api import Actuator
+from prefleet_operator.api import Actuator, Role
 from prefleet_operator.render.actuators import DESIRED_METRIC
 
+from tests.support.autoscaled import sized_fleet
 from tests.support.external_metrics import ROOT, external_metrics
+from tests.support.installation import Helm
 from tests.support.plane.plane import ControlPlane
 from tests.support.waiting import eventually
 from tests.support.wishes import WORKLOAD, Wish, a_wish
@@ -53,3 +55,15 @@ def test_one_pod_more_or_fewer_of_twenty_is_followed(wish: Wish) -> None:
     wish.hand_to(Actuator.HPA)
     for replicas in (20, 21, 20):
         wish.comes_true(replicas)
+
+
+def test_a_fleet_follows_a_load_though_the_operator_is_killed_as_it_rises(
+    plane: ControlPlane, helm: Helm, binaries: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with (
+        sized_fleet(plane, binaries["prometheus"], tmp_path, Role.PREFILL) as sized,
+        external_metrics(plane, sized.fleet.namespace, sized.prometheus),
+    ):
+        sized.hand_to(Actuator.HPA)
+        sized.follows_a_load_that_triples_and_falls(as_it_rises=sized.restart_operator)
+        assert "kube-controller-manager" in sized.scaled_by()

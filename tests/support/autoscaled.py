@@ -43,10 +43,11 @@ COST = {"fixed_s": 0.002, "per_prefill_token_s": 1e-4, "per_decode_token_s": 1e-
 # A prompt is many steps, so that what a step costs is learnt in seconds.
 STEP_TOKENS = 512
 # Within two of the buckets that a fleet shows its lengths by.
-SHORTEST_PROMPT, PROMPTS = 3500, 500
-# Requests a second: 0.7 of what one pod does, then three times as many, which two pods could not do.
-CALM_RATE, BURST_RATE = 1.8, 3.6
-BURST_PODS = 3
+SHORTEST_PROMPT, PROMPTS = 3500, 1000
+# Requests a second: 1.3 of what one pod does, then three times as many, which three pods could not do. Counts over some
+# seconds deviate by a tenth, so both are far from what a pod more or less could do.
+CALM_RATE, BURST_RATE = 3.5, 7.0
+CALM_PODS, BURST_PODS = 2, 4
 
 FOLLOW_TIMEOUT_S = 120.0
 
@@ -123,25 +124,25 @@ class SizedFleet:
         """The story. Raises AssertionError where the fleet does not follow, or a client was not served."""
         self.fleet.await_condition("Ready", "True", timeout_s=60)
         with self.clients(CALM_RATE, 0) as calm:
-            calm_pods = self.settled(lambda pods: pods < BURST_PODS)
+            self.settled(lambda pods: pods == CALM_PODS)
             with self.clients(BURST_RATE, 1) as burst:
                 as_it_rises()
                 self.settled(lambda pods: pods >= BURST_PODS)
-            self.settled(lambda pods: pods <= calm_pods)
+            self.settled(lambda pods: pods == CALM_PODS)
         for clients in (calm, burst):
             assert not clients.tally.failed, clients.tally.failed
             assert len(clients.tally.answered) == len(clients.tally.sent)
 
-    def settled(self, fits: Callable[[int], bool]) -> int:
+    def settled(self, fits: Callable[[int], bool]) -> None:
         """Wait for a decision made on numbers, and for all pods that the fleet is to have: a count that fits."""
 
-        def pods() -> int:
+        def are_there() -> bool:
             wanted = self.replicas()
             decided = [bool(role.get("numbers")) for role in self.sizing().get("roles", [])]
-            return wanted if decided and all(decided) and fits(wanted) and self.ready() == wanted else 0
+            return bool(decided) and all(decided) and fits(wanted) and self.ready() == wanted
 
         try:
-            return eventually(pods, FOLLOW_TIMEOUT_S, poll_s=0.5)
+            eventually(are_there, FOLLOW_TIMEOUT_S, poll_s=0.5)
         except AssertionError as error:
             raise AssertionError(f"{self.replicas()} pods, {self.ready()} ready, {error}: {self.told()}") from error
 
