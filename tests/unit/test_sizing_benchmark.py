@@ -12,7 +12,7 @@ from tests.benchmarks.sizing import fleet as fleets
 from tests.benchmarks.sizing.bars import sizing_bars
 from tests.benchmarks.sizing.fleet import ScalingFleet
 from tests.benchmarks.sizing.prometheus import PodScrape, Prometheus
-from tests.benchmarks.sizing.rows import CLAIRVOYANT, OURS, USUAL, Row, best, count_flaps
+from tests.benchmarks.sizing.rows import CLAIRVOYANT, OURS, USUAL, Row, best, count_flaps, pooled
 from tests.benchmarks.sizing.scalers import on_kv_use, on_waiting
 
 
@@ -103,6 +103,23 @@ def test_the_best_of_a_grid_is_the_cheapest_that_reaches_the_goal_else_the_one_t
     dear, cheap, poor = ROW, replace(ROW, accelerator_hours=8.0), replace(ROW, attainment=0.9, accelerator_hours=5.0)
     assert best([dear, cheap, poor]) == cheap
     assert best([poor, replace(poor, attainment=0.8)]) == poor
+
+
+def test_a_run_that_misses_more_than_it_may_is_given_up():
+    crowd = [SimRequest(f"r{n}", 30_000, 1, 4.0 * n) for n in range(20)]
+    whole = ScalingFleet(1, 60, lambda fleet, now: 1).run(iter(crowd), 200)
+    assert whole is not None
+    missed = round((1 - whole.attainment) * len(crowd))
+    assert 0 < missed < len(crowd)
+    again = [[SimRequest(f"r{n}", 30_000, 1, 4.0 * n) for n in range(20)] for _ in range(2)]
+    assert ScalingFleet(1, 60, lambda fleet, now: 1).run(iter(again[0]), 200, missed) == whole
+    assert ScalingFleet(1, 60, lambda fleet, now: 1).run(iter(again[1]), 200, missed - 1) is None
+
+
+def test_runs_of_several_seeds_are_one_row():
+    row = pooled([replace(ROW, seeds=(1,), flaps=1), replace(ROW, seeds=(2,), requests=300, attainment=0.93)])
+    assert (row.seeds, row.requests, row.flaps) == ((1, 2), 400, 1)
+    assert (row.attainment, row.accelerator_hours) == (0.94, 20.0)
 
 
 def test_bars_of_one_scenario():

@@ -38,6 +38,8 @@ from tests.benchmarks.sizing.scenarios import JUDGED, SCENARIOS, TRACE, TUNED, S
 GRIDS = {USUAL: (0.25, 0.5, 1.0, 2.0, 5.0, 10.0), KEDA: (0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6)}
 ORDER = (OURS, USUAL, KEDA, CLAIRVOYANT)
 PROCESSES = 2
+TOLD_EVERY = 20
+"""Of so many runs one line is left where there is no terminal."""
 OUTPUT, PICTURE = Path("build/bench/sizing.json"), Path("build/bench/sizing.png")
 
 
@@ -93,7 +95,10 @@ def run_all(names: Sequence[str], seeds: Sequence[int], processes: int) -> list[
                 if row.scaler == OURS:
                     job = Job(row.scenario, row.seeds[0], CLAIRVOYANT, attainment=row.attainment)
                     waiting.add(pool.submit(run, job))
-                tell(f"{number} of {total} runs, {time.monotonic() - began:.0f} s: {row.scenario}, {row.scaler}")
+                progress = f"{number} of {total} runs, {time.monotonic() - began:.0f} s: {row.scenario}, {row.scaler}"
+                tell(progress)
+                if number % TOLD_EVERY == 0 and not sys.stderr.isatty():
+                    print(progress, file=sys.stderr, flush=True)
     rows.sort(key=lambda row: row.seeds)
     return [best_of(rows, name, scaler) for name in names for scaler in ORDER]
 

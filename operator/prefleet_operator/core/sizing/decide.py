@@ -4,14 +4,19 @@ Algorithm, for each role
 1. Signals that are needed and are not fresh hold the number of pods as it is. So does a role that is not known well
    enough: no step cost, and no pod that has shown what it can do.
 2. Demand in seconds of work per second (`demand`), as it will be once a pod ordered now is ready (`steps.foresee`).
+   A shorter window that proves a rise or a fall is believed before the slow one shows it.
 3. The smallest number of pods that keeps waits (by replay, else by formula: an estimate), inter-token gaps and KV
    memory (`waits`), and drains the present backlog in time; each pod is worth what pods really did (`capacity`).
-4. Small steps (`steps`): pods that start count as there; fewer only if those would serve `MARGIN` more; calm; damp;
-   stabilise. A fleet that long waits prove short of capacity gets one pod more (`arbiter`).
+4. Small steps (`steps`): pods that start count as there; more only at `CAUTION` less demand, fewer only if those would
+   serve `MARGIN` more; calm; damp; stabilise. A fleet that long waits prove short of capacity gets one pod more
+   (`arbiter`).
 Then over the roles: ratio, bounds, accelerators.
 
 Invariants: pure; the same inputs give the same decision; nothing ever falls to 0 but by `maxReplicas` 0; a role that
-holds keeps its number also against ratio and accelerators, though not against bounds, which the spec has given.
+holds keeps its number also against ratio and accelerators, though not against bounds, which the spec has given. No rise
+is taken back within the down window, but by bounds. A fall may be followed by a rise within it: only by one that is no
+noise, since whoever holds back pods that are needed breaks the promise. How often one asks does not matter: what is
+remembered changes once in a period of 15 s (`steps.began`), and damping counts from where that began.
 
 Left out: which pod goes; what a pod of another kind of accelerator would be worth.
 """
