@@ -136,6 +136,12 @@ ROWS: tuple[tuple[str, dict[str, Any], str, str], ...] = (
         "autoscaling.maxAccelerators: raise it, or lower minReplicas (or replicas of a role that is not sized)",
     ),
     (
+        "a limit on accelerators that nobody asks for",
+        {"spec.prefill.accelerator": None, "spec.autoscaling": {**_BOTH, "maxAccelerators": 16}},
+        "spec",
+        "autoscaling.maxAccelerators: remove it, or say what a pod asks for",
+    ),
+    (
         "a backlog that is gone at once",
         {"spec.autoscaling": {**_BOTH, "drainTime": "0s"}},
         "spec.autoscaling.drainTime",

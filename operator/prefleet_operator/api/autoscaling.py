@@ -160,6 +160,14 @@ _LEAST_ACCELERATORS: Final = " + ".join(
 )
 
 
+def _counts_accelerators(spec: PrefillPolicySpec) -> bool:
+    limited = spec.autoscaling is not None and spec.autoscaling.max_accelerators is not None
+    return not limited or any(role.accelerators for role in spec.roles().values())
+
+
+_ASKS_ACCELERATORS: Final = " || ".join(f"(has(self.{role}) && has(self.{role}.accelerator))" for role in Role)
+
+
 def _has_accelerators(spec: PrefillPolicySpec) -> bool:
     most = None if spec.autoscaling is None else spec.autoscaling.max_accelerators
     return most is None or _least_accelerators(spec) <= most
@@ -190,6 +198,12 @@ AUTOSCALING_RULES: Final = (
         "metricsSource: name a source of type Prometheus, or write autoscaling.actuator HPA or Direct: KEDA asks "
         f"Prometheus itself, and {POD_SCRAPE} has no address",
         _asks_prometheus,
+    ),
+    Rule(
+        f"!has(self.autoscaling) || !has(self.autoscaling.maxAccelerators) || {_ASKS_ACCELERATORS}",
+        "autoscaling.maxAccelerators: remove it, or say what a pod asks for, such as prefill.accelerator: "
+        "{resource: nvidia.com/gpu}: no role asks for accelerators, so it would limit nothing",
+        _counts_accelerators,
     ),
     Rule(
         "!has(self.autoscaling) || !has(self.autoscaling.maxAccelerators)"
