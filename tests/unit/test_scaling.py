@@ -129,7 +129,14 @@ def test_sizes_that_are_not_limited_say_nothing_of_capacity() -> None:
 
 
 MEMORY = SizingMemory(
-    {P: RoleMemory((Mark(int(NOW) - 600, 3.0),), (Mark(int(NOW), 4.2),), Capacity(0.9, 0.1), None, int(NOW) - 50)},
+    {
+        P: RoleMemory(
+            needs=(Mark(int(NOW) - 600, 3.0),),
+            demands=(Mark(int(NOW), 4.2),),
+            capacity=Capacity(0.9, 0.1),
+            fell_at_s=int(NOW) - 50,
+        )
+    },
     WaitsMemory(Act.SCALE, int(NOW) - 100),
 )
 STATE = SizingState(Actuator.DIRECT, MEMORY, {P: 5, D: 1}, {P: GROWS, D: STAYS}, {P: 3, D: 1}, NOW, 1)
@@ -237,6 +244,8 @@ FUTURE = int(NOW + CLOCK_SKEW_S + 1)
         pytest.param(spoilt(needs=[[None, 2.0]]), False, id="a mark without a time"),
         pytest.param(spoilt(capacity=["much", 0]), False, id="a capacity in words"),
         pytest.param(spoilt(demands=[[int(NOW), 1.0]] * 1000), False, id="a memory without end"),
+        pytest.param(spoilt(glances=[[int(NOW), 1.0, 0.1, 2.0]] * 1000), False, id="glances without end"),
+        pytest.param(spoilt(raised=[FUTURE, 9.0]), False, id="a raise that is yet to come"),
         pytest.param(spoilt(fellAt=FUTURE), False, id="a fall that is yet to come"),
         pytest.param(spoilt(needs=[[FUTURE, 2.0]]), False, id="a need that is yet to come"),
         pytest.param(MEMORY.to_record() | {"waitsAct": "Sleep"}, False, id="an act that is none"),

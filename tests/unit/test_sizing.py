@@ -260,6 +260,13 @@ def test_capacity_that_is_short_by_the_waits_adds_a_pod_once_in_a_cooldown():
     assert later.desired == 6
 
 
+def test_a_pod_that_bounds_did_not_allow_for_long_waits_is_not_owed_once_they_do():
+    full, memory = size(signals(1.0, 4), rules=rules(most=4), waits=WaitSignal(7.9, 8.0))
+    assert (full.desired, full.limited) == (4, True)
+    later, _ = size(signals(1.0, 4), rules=rules(most=10), memory=memory, now=NOW + 60)
+    assert later.desired == 4
+
+
 def test_an_unfit_threshold_adds_no_pod():
     sized, memory = size(signals(1.0, 2), waits=WaitSignal(3.0, 8.0, unfit=True))
     assert sized.desired == 2

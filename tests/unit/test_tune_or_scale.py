@@ -154,7 +154,7 @@ def test_whatever_the_tuner_would_move_the_two_never_act_within_one_cooldown():
         found = turn(*proposal(*moves, normal_s=normal_s), now=now, state=state)
         if found.tuned:
             acts.append((Act.TUNE, now))
-        if found.state != state and found.state.sizes[Role.PREFILL].reason is Reason.LONG_WAITS:
+        if found.state.memory.waits == WaitsMemory(Act.SCALE, int(now)):
             acts.append((Act.SCALE, now))
         state, now = found.state, now + PACE_S
     turns = [(a, b) for a, b in pairwise(acts) if a[0] is not b[0]]

@@ -85,6 +85,9 @@ def decide_size(inputs: SizingInputs, memory: SizingMemory, now: float) -> tuple
     decided = _together(sizes, inputs)
     for role, size in decided.items():
         replicas = inputs.roles[role].replicas
+        if size.desired <= replicas:
+            # What bounds and accelerators have not let it grow by is not owed to it later.
+            memories[role] = replace(memories[role], raised=memory.roles.get(role, RoleMemory()).raised)
         if size.desired < replicas:
             memories[role] = replace(memories[role], fell_at_s=int(now))
         elif size.desired > replicas:
@@ -282,7 +285,7 @@ def _in_ratio(sizes: dict[Role, RoleSize], rules: SizingRules) -> dict[Role, Rol
 def _bounded(size: RoleSize, rules: SizingRules) -> RoleSize:
     bounds = rules.roles[size.role]
     pods = steps.bound(size.desired, bounds)
-    short = size.numbers.get("needed", 0) > bounds.max_replicas
+    short = max(size.numbers.get("needed", 0), size.desired) > bounds.max_replicas
     if pods == size.desired:
         return replace(size, limited=short)
     at_most = pods < size.desired

@@ -14,8 +14,9 @@ what was needed since the memory was written but that the number stood, so the n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,7 +25,7 @@ from prefleet_operator.api import Actuator, Role, RoleSizeStatus, SizingStatus
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.arbiter import WaitsMemory
 from prefleet_operator.core.sizing.steps import remember
-from prefleet_operator.core.sizing.values import MARKS, RoleSize, SizingMemory
+from prefleet_operator.core.sizing.values import MARKS, Glance, Mark, RoleMemory, RoleSize, SizingMemory
 from prefleet_operator.core.status import wording
 from prefleet_operator.core.tuning import format_time
 
@@ -85,15 +86,21 @@ def recall_memory(record: Mapping[str, Any], now: float) -> SizingMemory:
         memory = _MEMORY.validate_python(asdict(SizingMemory.from_record(record)))
     except (ValidationError, ValueError, KeyError, TypeError, AttributeError):
         return SizingMemory()
-    sound = all(max(len(role.needs), len(role.demands)) <= MOST_MARKS for role in memory.roles.values())
+    sound = all(len(marks) <= MOST_MARKS for role in memory.roles.values() for marks in _windows(role))
     past = all(0 <= at_s <= now + CLOCK_SKEW_S for at_s in _times(memory))
     return memory if sound and past else SizingMemory()
+
+
+def _windows(role: RoleMemory) -> tuple[Sequence[Mark | Glance], ...]:
+    return role.needs, role.demands, role.glances
 
 
 def _times(memory: SizingMemory) -> Iterator[float]:
     times = [memory.waits.at_s]
     for role in memory.roles.values():
-        times += [role.fell_at_s, *(mark.at_s for mark in (*role.needs, *role.demands))]
+        times += [role.fell_at_s, role.rose_at_s, role.learnt_at_s]
+        marks = (mark for mark in (role.base, role.raised) if mark is not None)
+        times += [mark.at_s for mark in chain(marks, *_windows(role))]
     return (at_s for at_s in times if at_s is not None)
 
 
