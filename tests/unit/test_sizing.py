@@ -261,9 +261,9 @@ def test_capacity_that_is_short_by_the_waits_adds_a_pod_once_in_a_cooldown():
 
 
 def test_a_pod_that_bounds_did_not_allow_for_long_waits_is_not_owed_once_they_do():
-    full, memory = size(signals(1.0, 4), rules=rules(most=4), waits=WaitSignal(7.9, 8.0))
+    full, memory = size(signals(3.7, 4), rules=rules(most=4), waits=WaitSignal(7.9, 8.0))
     assert (full.desired, full.limited) == (4, True)
-    later, _ = size(signals(1.0, 4), rules=rules(most=10), memory=memory, now=NOW + 60)
+    later, _ = size(signals(3.7, 4), rules=rules(most=10), memory=memory, now=NOW + 60)
     assert later.desired == 4
 
 
