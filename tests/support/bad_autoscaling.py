@@ -151,6 +151,6 @@ ROWS: tuple[tuple[str, dict[str, Any], str, str], ...] = (
         "a window without a unit",
         {"spec.autoscaling": {**_BOTH, "downWindow": "600"}},
         "spec.autoscaling.downWindow",
-        'write a duration from 10s to 24h with its unit (ms, s, m, h), such as "10m"',
+        'write a duration from 10s to 24h with its unit (ms, s, m, h), such as "5m"',
     ),
 )

@@ -27,7 +27,7 @@ from tests.unit.test_hand_over import ScaledWorld, running
 
 SIZED: dict[str, Any] = {"prefill": {"minReplicas": 1, "maxReplicas": 6}}
 MIXED_HPA: dict[str, Any] = {"actuator": "HPA", "mixed": {"maxReplicas": 4}}
-DOWN_WINDOW_S = 600.0
+DOWN_WINDOW_S = 300.0
 POLICY = ("prefillpolicies", "chat")
 GENERATION = "prefleet.dev/policy-generation"
 

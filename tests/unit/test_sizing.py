@@ -228,6 +228,13 @@ def test_a_fall_is_followed_only_after_the_window_and_a_rise_at_once():
     assert risen.desired > 2
 
 
+@pytest.mark.parametrize(("usage", "pods"), [(0.53, 4), (0.45, 3)])
+def test_decode_pods_fall_only_where_fewer_would_hold_a_quarter_more(usage, pods):
+    seen = signals(0.0, 4, kv_usage=Sample(usage, NOW), running=Sample(10.0, NOW), gap_s=Sample(0.02, NOW))
+    sized, _ = size(seen, role=D)
+    assert (sized.numbers["needed"], sized.desired) == (3, pods), sized.message
+
+
 def test_a_slow_pod_is_worth_less():
     tokens = 2000 / prompt_work(2000, COST, 2048)
     served = tuple(PodServed(f"p{n}", 0.6 * tokens, busy=1.0, waiting=4.0) for n in range(3))

@@ -90,7 +90,7 @@ class AutoscalingSpec(Model):
     """Accelerators that the whole fleet may ask for."""
     drain_time: Annotated[DurationText, duration_between("1s", "24h", "2m")] = "2m"
     """A backlog is gone after so long."""
-    down_window: Annotated[DurationText, duration_between("10s", "24h", "10m")] = "10m"
+    down_window: Annotated[DurationText, duration_between("10s", "24h", "5m")] = "5m"
     """A role shrinks only to what was needed at most in this time."""
 
     RULES: ClassVar = (

@@ -68,7 +68,7 @@ def pooled(rows: Sequence[Row]) -> Row:
 
 
 def count_flaps(moves: Sequence[Move], window_s: float = DOWN_WINDOW_S) -> int:
-    """Moves that reverse the one before within the down window: ours is longer than Kubernetes'."""
+    """Moves that reverse the one before within the down window: ours is by default as long as Kubernetes'."""
     return sum(
         then[0] - first[0] <= window_s and (first[2] > first[1]) != (then[2] > then[1])
         for first, then in pairwise(moves)

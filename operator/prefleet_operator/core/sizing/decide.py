@@ -44,11 +44,14 @@ from prefleet_operator.core.sizing.values import (
 )
 from prefleet_operator.core.sizing.work import Work, look, start_time, value_of
 
-MARGIN = 0.1
-"""A smaller fleet must be able to serve so much more than what is asked."""
+MARGIN = 0.25
+"""A smaller fleet must be able to serve so much more than what is asked: who falls with less soon rises again."""
 
-DOUBT = 1.0
+DOUBT = 2.0
 """And so many standard deviations of the demand more."""
+
+BY_CHANCE = 0.1
+"""So much of what decode pods show to be needed may be noise."""
 
 CAUTION = 0.5
 """A larger one must be needed also at so many deviations less: noise raises a fleet at once, and for a whole window."""
@@ -211,7 +214,7 @@ def _decode_need(signals: RoleSignals, rules: SizingRules) -> _Need:
         return most if pods >= most else max(1, math.ceil(pods - 1e-9))
 
     by_both = max(kv, by_gap)
-    pods, roomy, sure = whole(by_both), whole(by_both * (1 + MARGIN)), whole(by_both * (1 - MARGIN))
+    pods, roomy, sure = whole(by_both), whole(by_both * (1 + MARGIN)), whole(by_both * (1 - BY_CHANCE))
     numbers = {"running": running, "gapSeconds": gap_s, "byKV": kv, "byGap": by_gap}
     return _Need(pods, roomy, sure, Reason.DECODE_LOAD, numbers, estimate=cost is None)
 

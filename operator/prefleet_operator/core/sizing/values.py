@@ -129,7 +129,7 @@ class SizingRules:
     drain_s: float = 120.0
     ratio: tuple[float, float] | None = None
     quota: int | None = None
-    down_window_s: float = 600.0
+    down_window_s: float = 300.0
     cooldown_s: float = 900.0
 
 
