@@ -70,7 +70,7 @@ test-vllm: vllm-env
 
 test: lint tools vllm-env
 	$(BIN)/python -m pytest tests/vllm
-	$(BIN)/python -m tests.support.by_file tests/controlplane --whole tests/unit tests/conformance tests/e2e tests/golden
+	$(BIN)/python -m tests.support.by_file tests/controlplane --whole tests/conformance tests/unit tests/e2e tests/golden
 
 # Each release is built once into the user's cache (about 15 seconds and 50 MB), beside the environment of test-vllm.
 test-compat: vllm-env

@@ -20,9 +20,9 @@ def port() -> int:
 
 
 @pytest.fixture(scope="module")
-def numbers() -> Iterator[int]:
-    """Of the fleets of a module, each used once."""
-    return iter(range(FLEETS))
+def numbers() -> dict[str, Iterator[int]]:
+    """Of the fleets of a module, by source; each is used once."""
+    return {source: iter(fleets) for source, fleets in FLEETS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[str]:
     interval = f"{round(SCRAPE_S * 1000)}ms"
     targets = [
         {"targets": [f"{address.ip}:{port}"], "labels": {"namespace": address.namespace, "pod": address.pod}}
-        for address in ADDRESSES
+        for address in ADDRESSES["prometheus"]
     ]
     config = {
         "global": {"scrape_interval": interval, "scrape_timeout": interval},
@@ -43,10 +43,12 @@ def url(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[str]:
 
 
 @pytest.fixture(params=["prometheus", "podscrape"])
-async def fleet(request: pytest.FixtureRequest, port: int, numbers: Iterator[int]) -> AsyncIterator[WatchedFleet]:
+async def fleet(
+    request: pytest.FixtureRequest, port: int, numbers: dict[str, Iterator[int]]
+) -> AsyncIterator[WatchedFleet]:
     source: MetricsSource = PodScrape(timeout_s=1.0, windows=WINDOWS)
     if request.param == "prometheus":
         source = PrometheusSource("main", request.getfixturevalue("url"), windows=WINDOWS)
     with ExitStack() as stack:
-        yield WatchedFleet(source, port, stack, next(numbers))
+        yield WatchedFleet(source, port, stack, next(numbers[request.param]))
     await source.close()

@@ -20,7 +20,14 @@ from time import monotonic
 WORKERS = 3
 """One more than the cores of the smallest machine that the tests have to do with."""
 
-SLOW = ("test_autoscaling.py", "test_drain.py", "test_rollouts.py", "test_scaling_hand_over.py", "test_drain_router.py")
+SLOW = (
+    "test_autoscaling.py",
+    "test_drain.py",
+    "test_drain_router.py",
+    "test_external_metrics.py",
+    "test_rollouts.py",
+    "test_scaling_hand_over.py",
+)
 """Files of few lines that wait for minutes; of the others the longer ones take longer."""
 
 

@@ -20,7 +20,9 @@ SCRAPE_S = 0.25
 WINDOW_S = 30.0
 WINDOWS = Windows(slow_s=20.0, fast_s=3.0)
 TIMEOUT_S = 20.0
-FLEETS = 48
+FLEETS = {"prometheus": range(32), "podscrape": range(32, 64)}
+"""By source, one for each test of a module: an address that was used shows what it showed then. Prometheus scrapes its
+own alone."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,10 @@ class Address:
     ip: str
 
 
-ADDRESSES = [
-    Address(f"ns-{fleet}", f"pod-{pod}", f"127.9.{fleet}.{pod + 1}") for fleet in range(FLEETS) for pod in range(2)
-]
+ADDRESSES = {
+    source: [Address(f"ns-{fleet}", f"pod-{pod}", f"127.9.{fleet}.{pod + 1}") for fleet in fleets for pod in range(2)]
+    for source, fleets in FLEETS.items()
+}
 
 
 class WatchedFleet:
@@ -45,7 +48,7 @@ class WatchedFleet:
         self._port = port
         self._stack = stack
         namespace = f"ns-{number}"
-        pods = [address for address in ADDRESSES if address.namespace == namespace]
+        pods = [address for found in ADDRESSES.values() for address in found if address.namespace == namespace]
         targets = tuple(PodTarget(address.pod, Role.PREFILL, address.ip, port) for address in pods)
         self.query = FleetQuery(namespace, "chat", targets, WINDOW_S, LengthMeasure.UNCACHED)
 
