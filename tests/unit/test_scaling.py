@@ -111,6 +111,12 @@ def limited(reason: Reason, desired: int, needed: int) -> RoleSize:
             id="on its way there, and how many more was not searched for",
         ),
         pytest.param(
+            limited(Reason.AT_MAX_REPLICAS, 8, 3), "AtMaxReplicas",
+            "prefill needs more than 8 pods and may have 8: raise spec.autoscaling.prefill.maxReplicas, or lower the "
+            "load.",
+            id="for the ratio, or for long waits, which its own need does not tell",
+        ),
+        pytest.param(
             limited(Reason.QUOTA_EXHAUSTED, 5, 7), "QuotaExhausted",
             "prefill needs 7 pods of 4 accelerators each and has 5, since spec.autoscaling.maxAccelerators is 20: "
             "raise it, or lower the load.",

@@ -77,8 +77,9 @@ def _tell_limit(size: RoleSizeStatus, spec: PrefillPolicySpec) -> tuple[Reason, 
             f"{role} needs {_pods(needed, most)} of {each} accelerators each and has {size.desired}, since "
             f"spec.autoscaling.maxAccelerators is {autoscaling.max_accelerators}: raise it, or lower the load."
         )
+    # What the ratio or long waits ask for beyond the bound does not stand in the numbers.
     return Reason.AT_MAX_REPLICAS, (
-        f"{role} needs {_pods(needed, most)} and may have {most}: "
+        f"{role} needs {_pods(max(needed, most + 1), most)} and may have {most}: "
         f"raise spec.autoscaling.{role}.maxReplicas, or lower the load."
     )
 
