@@ -44,10 +44,10 @@ COST = {"fixed_s": 0.002, "per_prefill_token_s": 1e-4, "per_decode_token_s": 1e-
 STEP_TOKENS = 512
 # Within two of the buckets that a fleet shows its lengths by.
 SHORTEST_PROMPT, PROMPTS = 3500, 1000
-# Requests a second: 1.3 of what one pod does, then three times as many, which three pods could not do. Counts over some
-# seconds deviate by a tenth, so both are far from what a pod more or less could do.
-CALM_RATE, BURST_RATE = 3.5, 7.0
-CALM_PODS, BURST_PODS = 2, 4
+# Requests a second: 1.2 of what one pod does, then three times as many, which three pods could not do. Counts over some
+# seconds deviate by a fifth, and a pod goes only where fewer could do a good deal more: two pods or three are calm.
+CALM_RATE, BURST_RATE = 3.0, 6.0
+BURST_PODS = 4
 
 FOLLOW_TIMEOUT_S = 120.0
 
@@ -124,11 +124,11 @@ class SizedFleet:
         """The story. Raises AssertionError where the fleet does not follow, or a client was not served."""
         self.fleet.await_condition("Ready", "True", timeout_s=60)
         with self.clients(CALM_RATE, 0) as calm:
-            self.settled(lambda pods: pods == CALM_PODS)
+            self.settled(lambda pods: pods < BURST_PODS)
             with self.clients(BURST_RATE, 1) as burst:
                 as_it_rises()
                 self.settled(lambda pods: pods >= BURST_PODS)
-            self.settled(lambda pods: pods == CALM_PODS)
+            self.settled(lambda pods: pods < BURST_PODS)
         for clients in (calm, burst):
             assert not clients.tally.failed, clients.tally.failed
             assert len(clients.tally.answered) == len(clients.tally.sent)
