@@ -14,12 +14,13 @@ left. Waiting for a node is part of it, as it will be for the next pod.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from statistics import median
 
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.core.observed import Missing, PodView, Reading, Sample
 from prefleet_operator.core.sizing.arbiter import WaitSignal
-from prefleet_operator.core.sizing.values import RoleLoad, RoleRules, RoleSignals, SizingRules
+from prefleet_operator.core.sizing.values import RoleLoad, RoleMeasures, RoleRules, RoleSignals, SizingRules
 from prefleet_operator.core.tuning import TuningDecision
 
 LONGEST_START_S = 3600.0
@@ -67,20 +68,8 @@ def signals_of(role: Role, replicas: int, pods: Sequence[PodView], load: RoleLoa
         ready=sum(pod.ready for pod in there),
         starting=sum(not pod.ready and pod.trouble is None for pod in there),
         start_s=start_time(there, now),
-        slow_s=load.slow_s,
-        fast_s=load.fast_s,
-        arrivals=load.arrivals,
-        recent=load.recent,
-        waiting_tokens=load.waiting_tokens,
-        waiting=load.waiting,
-        step_cost=load.step_cost,
         step_tokens=max(1, step_tokens),
-        generated=load.generated,
-        running=load.running,
-        kv_usage=load.kv_usage,
-        kv_tokens=load.kv_tokens,
-        gap_s=load.gap_s,
-        served=load.served,
+        **{measure.name: getattr(load, measure.name) for measure in fields(RoleMeasures)},
     )
 
 

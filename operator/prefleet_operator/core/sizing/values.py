@@ -50,58 +50,53 @@ class PodServed:
     waiting: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RoleSignals:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleMeasures:
+    """What a metrics source measures of one role, whoever asks.
+
+    `arrivals`, `recent`: lengths of requests as they arrive, counted over `slow_s` and over `fast_s`.
+    `waiting_tokens`: prompt tokens that wait. `generated`: tokens per second; `running`: sequences; `kv_usage`: 0 to 1,
+    the mean of the ready pods; `kv_tokens`: what one pod's KV cache holds; `gap_s`: the mean inter-token gap.
+    """
+
+    slow_s: float = 300.0
+    fast_s: float = 60.0
+    arrivals: Reading[HistogramSnapshot] = _UNASKED
+    recent: Reading[HistogramSnapshot] = _UNASKED
+    waiting_tokens: Reading[float] = _UNASKED
+    waiting: Reading[float] = _UNASKED
+    step_cost: Reading[StepCost] = _UNASKED
+    generated: Reading[float] = _UNASKED
+    running: Reading[float] = _UNASKED
+    kv_usage: Reading[float] = _UNASKED
+    kv_tokens: Reading[float] = _UNASKED
+    gap_s: Reading[float] = _UNASKED
+    served: tuple[PodServed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSignals(RoleMeasures):
     """One role's pods as the API server and the metrics source show them.
 
     `replicas` wanted now, of which `ready` serve and `starting` will. `start_s`: from creation to ready, as the role's
-    pods took. `arrivals`, `recent`: lengths of requests as they arrive, counted over `slow_s` and over `fast_s`.
-    `waiting_tokens`: prompt tokens that wait. `generated`: tokens per second; `running`: sequences; `kv_usage`: 0 to 1,
-    the mean of the ready pods; `kv_tokens`: what one pod's KV cache holds; `gap_s`: the mean inter-token gap.
-    `step_tokens`: the engine's token budget of a step.
+    pods took. `step_tokens`: the engine's token budget of a step.
     """
 
     replicas: int
     ready: int
     starting: int = 0
     start_s: Reading[float] = _UNASKED
-    slow_s: float = 300.0
-    fast_s: float = 60.0
-    arrivals: Reading[HistogramSnapshot] = _UNASKED
-    recent: Reading[HistogramSnapshot] = _UNASKED
-    waiting_tokens: Reading[float] = _UNASKED
-    waiting: Reading[float] = _UNASKED
-    step_cost: Reading[StepCost] = _UNASKED
     step_tokens: int = 2048
-    generated: Reading[float] = _UNASKED
-    running: Reading[float] = _UNASKED
-    kv_usage: Reading[float] = _UNASKED
-    kv_tokens: Reading[float] = _UNASKED
-    gap_s: Reading[float] = _UNASKED
-    served: tuple[PodServed, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RoleLoad:
-    """What a metrics source says of one role: the signals of `RoleSignals` that are measured, with their meaning there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleLoad(RoleMeasures):
+    """What a metrics source says of one role. `step_tokens` may not be shown.
 
     `served` is empty unless every pod of the role was read, since what pods can do is learnt of all together.
     """
 
-    slow_s: float = 300.0
-    fast_s: float = 60.0
-    arrivals: Reading[HistogramSnapshot] = _UNASKED
-    recent: Reading[HistogramSnapshot] = _UNASKED
-    waiting_tokens: Reading[float] = _UNASKED
-    waiting: Reading[float] = _UNASKED
-    step_cost: Reading[StepCost] = _UNASKED
     step_tokens: Reading[int] = _UNASKED
-    generated: Reading[float] = _UNASKED
-    running: Reading[float] = _UNASKED
-    kv_usage: Reading[float] = _UNASKED
-    kv_tokens: Reading[float] = _UNASKED
-    gap_s: Reading[float] = _UNASKED
-    served: tuple[PodServed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
