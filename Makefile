@@ -65,11 +65,12 @@ test-keda: tools
 	@$(BIN)/python -m tests.support.binaries keda-operator keda-adapter
 	$(BIN)/python -m pytest tests/controlplane/keda
 
+# One at a time: each file's engines take both cores and much of the memory.
 test-vllm: vllm-env
-	$(BIN)/python -m pytest tests/vllm
+	$(BIN)/python -m tests.support.by_file --workers 1 tests/vllm
 
 test: lint tools vllm-env
-	$(BIN)/python -m pytest tests/vllm
+	$(BIN)/python -m tests.support.by_file --workers 1 tests/vllm
 	$(BIN)/python -m tests.support.by_file tests/controlplane --whole tests/conformance tests/unit tests/e2e tests/golden
 
 # Each release is built once into the user's cache (about 15 seconds and 50 MB), beside the environment of test-vllm.

@@ -31,6 +31,7 @@ RUNTIME_FOLDER = REPOSITORY / "node_runtime"
 MODEL_NAME = "tiny"
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 20
+ANSWER_TIMEOUT_S = 60
 PR_SET_PDEATHSIG = 1
 
 ENGINE_ARGUMENTS = (
@@ -95,7 +96,7 @@ def free_port() -> int:
 
 def read_metrics(url: str) -> dict[str, float]:
     """Fetch a Prometheus text page and parse its samples."""
-    with urllib.request.urlopen(url, timeout=5) as response:
+    with urllib.request.urlopen(url, timeout=ANSWER_TIMEOUT_S) as response:
         lines = response.read().decode().splitlines()
     samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
     return {name: float(value) for name, value in samples}
@@ -103,7 +104,7 @@ def read_metrics(url: str) -> dict[str, float]:
 
 def read_recent(exporter_port: int) -> list[dict[str, Any]]:
     """Fetch the last requests that ended from a runtime's exporter."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{exporter_port}/recent", timeout=5) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{exporter_port}/recent", timeout=ANSWER_TIMEOUT_S) as response:
         requests: list[dict[str, Any]] = json.loads(response.read())["requests"]
     return requests
 

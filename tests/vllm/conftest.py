@@ -22,7 +22,7 @@ from tests.support.vllm_server import VllmServer, launch, running
 # They import vllm and sglang: test_scheduler.py and test_sglang.py run them inside the vLLM environment.
 collect_ignore = ["inproc", "sglang"]
 
-WAIT_TIMEOUT_S = 30
+WAIT_TIMEOUT_S = 90
 POLL_S = 0.02
 
 T = TypeVar("T")

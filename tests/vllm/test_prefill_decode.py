@@ -46,6 +46,9 @@ OUTPUT_TOKENS = 8
 SHUTDOWN_S = 120
 HELD = [[5, *range(FIRST_WORD, FIRST_WORD + 99)], [6, *range(FIRST_WORD, FIRST_WORD + 120)]]
 """The prompts whose KV the prefill holds as it is to end."""
+LEASE_S = 110
+"""How long the prefill holds KV that nobody fetches: longer than a busy machine stands still (vLLM's own 30 s are not),
+and shorter than its shutdown takes at most."""
 LONGS, LONG_TOKENS = 3, 1500
 SHORTS, SHORT_TOKENS = 6, 80
 POLICIES = {
@@ -64,7 +67,12 @@ def launch_role(python: Path, model: Path, folder: Path, role: str) -> VllmServe
     """One side of the pair, with the settings that the operator gives it, on loopback."""
     policy_file = folder / f"{role}.json"
     policy_file.write_text(RuntimePolicy.model_validate({"generation": 1, **POLICIES[role]}).to_json())
-    transfer = {"kv_connector": "NixlConnector", "kv_role": role, "kv_buffer_device": "cpu"}
+    transfer = {
+        "kv_connector": "NixlConnector",
+        "kv_role": role,
+        "kv_buffer_device": "cpu",
+        "kv_connector_extra_config": {"kv_lease_duration": LEASE_S},
+    }
     variables = {
         "UCX_NET_DEVICES": "lo",
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
@@ -223,7 +231,7 @@ def test_the_hook_lets_a_prefill_hand_over_what_it_holds(vllm_python: Path, pair
 
 
 def closes_connections(server: VllmServer) -> bool:
-    with urllib.request.urlopen(f"{server.url}/v1/models", timeout=5) as answer:
+    with urllib.request.urlopen(f"{server.url}/v1/models", timeout=TIMEOUT_S) as answer:
         return str(answer.headers["Connection"]).lower() == "close"
 
 
