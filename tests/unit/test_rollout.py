@@ -259,6 +259,18 @@ def test_a_broken_old_revision_holds_the_next_one_up_in_no_role() -> None:
     assert served == 4, "all at once: removed, made, ready"
 
 
+@pytest.mark.parametrize("broken", [0, 1, 4], ids=["starting", "one is broken", "all are broken"])
+def test_a_role_that_the_change_does_not_concern_holds_nobody_up_in_whatever_state_it_is(broken: int) -> None:
+    """Its pods may be broken for want of what the other role is to get now."""
+    decode = RolePods(wanted=4, new_unready=4, new_broken=broken, changed=False)
+    pods = {"prefill": RolePods(wanted=4, old_ready=3, new_ready=1), "decode": decode}
+    gates = next_gates(pods)
+    assert gates == {"prefill": opened(0, 1, 4)}
+    assert tell_rollout(pods, gates) == "The rollout goes on: 1 of 4 new prefill pods are ready."
+    left = {**pods, "decode": replace(decode, old_ready=1)}
+    assert next_gates(left)["prefill"] == closed(1), "with pods of an earlier change it still rolls"
+
+
 def test_a_role_that_changes_alone_waits_for_none() -> None:
     shown = fleet(prefill=4, decode=4)
     shown.roles["decode"].pods = [Pod(1, 0, 0) for _ in range(4)]
@@ -424,6 +436,7 @@ def states(draw: st.DrawFn) -> RolePods:
         new_broken=draw(st.integers(0, unready)) * draw(st.integers(0, 1)),
         max_surge=surge,
         max_unavailable=draw(st.integers(0 if surge else 1, 4)),
+        changed=draw(st.booleans()),
     )
 
 

@@ -191,6 +191,19 @@ def test_a_role_that_is_scaled_meanwhile_is_held_against_its_new_size(rolling: W
     assert "1 of 6 new prefill pods are ready" in ready(decision)[2]
 
 
+def test_a_change_of_one_role_is_not_held_by_pods_of_the_other_that_were_broken_before() -> None:
+    """The fix of what ails decode may be a change of prefill alone."""
+    world = World()
+    world.apply(spec("1"))
+    world.pods("prefill", world.digest("prefill"), 3)
+    world.pods("decode", world.digest("decode"), 1, status=CRASHES)
+    wanted = spec("2") | {"decode": spec("1")["decode"]}
+    decisions = [world.apply(wanted), world.apply(wanted)]
+    for decision in decisions:
+        assert steering(decision, "prefill") == (False, ONE_BY_ONE)
+        assert ready(decision)[2].endswith("The rollout goes on: 0 of 3 new prefill pods are ready.")
+
+
 @pytest.mark.parametrize(("ours", "told"), [(False, True), (True, False)], ids=["by somebody", "by the operator"])
 def test_a_deployment_that_somebody_has_paused_is_told_while_it_rolls(rolling: World, ours: bool, told: bool) -> None:
     found = copy.deepcopy(rolling.live["Deployment", "chat-prefill"])

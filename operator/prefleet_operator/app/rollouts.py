@@ -25,7 +25,8 @@ def count_roles(
     policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, workloads: Sequence[Settled]
 ) -> Mapping[str, RolePods]:
     """The pods of each role that the operator makes, old and new."""
-    digests = {each.role: _digest(each) for each in workloads if each.role != ROUTER}
+    settled = {each.role: each for each in workloads if each.role != ROUTER}
+    digests = {role: _digest(each) for role, each in settled.items()}
     pods, workers = cluster.made_pods(*policy.key), cluster.troubled_workers(*policy.key)
     ending = any(pod.terminating for pod in pods)
     found: dict[str, Counter[str]] = {role: Counter() for role in digests}
@@ -34,7 +35,7 @@ def count_roles(
             age = "new" if pod.template == digests[pod.role] else "old"
             found[pod.role][f"{age}_{'ready' if pod.ready else 'unready'}"] += 1
             found[pod.role]["new_broken"] += age == "new" and _is_broken(pod, workers, ending)
-    return {role: _role_pods(spec, Role(role), counts) for role, counts in found.items()}
+    return {role: _role_pods(spec, Role(role), counts, settled[role].now.moved) for role, counts in found.items()}
 
 
 def tell_paused(policy: PolicyRecord, cluster: Cluster, rolling: Collection[str]) -> str:
@@ -58,8 +59,8 @@ def _is_broken(pod: PodRecord, workers: Mapping[str, PodTrouble], ending: bool) 
     return trouble is not None and not (ending and trouble.reason is Reason.UNSCHEDULABLE)
 
 
-def _role_pods(spec: PrefillPolicySpec, role: Role, counts: Mapping[str, int]) -> RolePods:
+def _role_pods(spec: PrefillPolicySpec, role: Role, counts: Mapping[str, int], changed: bool) -> RolePods:
     part = spec.roles()[role]
     limits = rolling_update(part)
     surge, unavailable = resolve_limits(limits["maxSurge"], limits["maxUnavailable"], part.replicas)
-    return RolePods(wanted=part.replicas, max_surge=surge, max_unavailable=unavailable, **counts)
+    return RolePods(part.replicas, max_surge=surge, max_unavailable=unavailable, changed=changed, **counts)

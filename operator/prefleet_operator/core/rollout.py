@@ -21,7 +21,9 @@ Bounds, for a role with W wanted pods, at every step that the gates let a contro
 
 Old pods that do not serve hold nothing up: they go at once, whatever the other roles do, so a broken old revision
 never blocks the next. New pods that are broken (they will not become ready by themselves) stop everything: no old pod
-of any role is removed until they are mended or another revision is wanted.
+of any role is removed until they are mended or another revision is wanted. A role that the last change left as it is
+(not `changed`) and that has no old pods takes no part: nobody waits for it, and pods of it that are broken stop
+nothing, since what they want may be just this change of the other role.
 
 A gate closes only over a role that is at rest: as many pods as are wanted, and none that is yet to become ready. A
 paused Deployment that is between removing an old pod and making its new one would be filled up in proportion to the
@@ -52,7 +54,8 @@ Limit = int | str
 @dataclass(frozen=True, slots=True)
 class RolePods:
     """The pods of one role now that are there to stay. `new_broken`: those of `new_unready` that will not become ready
-    by themselves. `max_surge`, `max_unavailable`: what the role's own rollout allows."""
+    by themselves. `max_surge`, `max_unavailable`: what the role's own rollout allows. `changed`: the last change of the
+    spec made its pods other ones."""
 
     wanted: int
     old_ready: int = 0
@@ -62,6 +65,7 @@ class RolePods:
     new_broken: int = 0
     max_surge: int = 0
     max_unavailable: int = 1
+    changed: bool = True
 
     def __post_init__(self) -> None:
         if self.max_surge == 0 and self.max_unavailable == 0:
@@ -139,10 +143,16 @@ def next_gates(fleet: Mapping[str, RolePods], slack: Fraction | None = None) -> 
     """The gate of each role that has old pods; `slack` as above, `least_slack` if None or below it."""
     least = least_slack(fleet)
     bound = min(Fraction(1), max(least, slack or least))
-    rolling = {role: pods for role, pods in fleet.items() if pods.old and pods.wanted}
-    if any(pods.new_broken for pods in fleet.values()):
+    involved = _involved(fleet)
+    rolling = {role: pods for role, pods in involved.items() if pods.old and pods.wanted}
+    if any(pods.new_broken for pods in involved.values()):
         return {role: _held(pods, waits=not pods.new_broken) for role, pods in rolling.items()}
-    return {role: _gate(pods, _others(fleet, role), bound) for role, pods in rolling.items()}
+    return {role: _gate(pods, _others(involved, role), bound) for role, pods in rolling.items()}
+
+
+def _involved(fleet: Mapping[str, RolePods]) -> dict[str, RolePods]:
+    """The roles that take part."""
+    return {role: pods for role, pods in fleet.items() if pods.changed or pods.old}
 
 
 def _others(fleet: Mapping[str, RolePods], role: str) -> Fraction:
@@ -193,6 +203,7 @@ def tell_rollout(fleet: Mapping[str, RolePods], gates: Mapping[str, Gate]) -> st
     """How far the rollout is and what it waits for, in one sentence; "" if no role has old pods."""
     if not gates:
         return ""
+    fleet = _involved(fleet)
     far = ", ".join(f"{fleet[role].new_ready} of {fleet[role].wanted} new {role} pods are ready" for role in gates)
     broken = ", ".join(
         f"{pods.new_broken} of {pods.new} new {role} pods" for role, pods in fleet.items() if pods.new_broken

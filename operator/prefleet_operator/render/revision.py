@@ -7,6 +7,7 @@ installation's, may render some letter differently. So every workload (a Deploym
     template  what was rendered for its pods, word for word
     release   by which release
     source    a digest of what in the PrefillPolicy the template was made of
+    moved     false where the last change of the source left the template as it was: it concerned other roles alone
 
 While the source is the same, the remembered template is applied again as it is, whatever this release would render:
 an upgrade restarts no pod, fields stay owned, and what others change is put right. Once the source is another, the
@@ -59,10 +60,12 @@ class Revision:
     source: str
     release: str
     template: Object
+    moved: bool = True
 
     def to_json(self) -> str:
         """The annotation."""
-        document = {"source": self.source, "release": self.release, "template": self.template}
+        document: Object = {"source": self.source, "release": self.release, "template": self.template}
+        document |= {} if self.moved else {"moved": False}
         return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -70,7 +73,7 @@ class Revision:
         """Read the annotation; None if it is none of ours."""
         try:
             found = json.loads(text)
-            revision = cls(source=found["source"], release=found["release"], template=found["template"])
+            revision = cls(found["source"], found["release"], found["template"], found.get("moved", True) is not False)
         except (ValueError, KeyError, TypeError):
             return None
         sound = isinstance(revision.template, dict) and all(
@@ -174,7 +177,7 @@ def _settle(
     if before is not None and before.source == source:
         now = before
     elif before is not None and bare_template(kind, before.template) == newest:
-        now = Revision(source, release, before.template)
+        now = Revision(source, release, before.template, moved=False)
     elif role == ROUTER or (before is None and undigested(kind, metadata["name"])):
         now = Revision(source, release, newest)
     else:
