@@ -73,7 +73,7 @@ class World:
         told = {name: value for name, value in found.items() if name != "kind"} if kind == "Deployment" else found
         self.cluster.children[kind].put(ChildRecord.of(told))
 
-    def pods(self, role: str, digest: str, count: int = 1, status: Json = SERVES, ending: bool = False) -> None:
+    def pods(self, role: str, digest: str, count: int = 1, status: Json = SERVES, goes_by: str = "") -> None:
         for _ in range(count):
             self.made += 1
             metadata: Json = {
@@ -84,8 +84,8 @@ class World:
                 "labels": {"prefleet.dev/fleet": "chat", "prefleet.dev/role": role},
                 "annotations": {DIGEST: digest} if digest else {},
             }
-            if ending:
-                metadata["deletionTimestamp"] = "2023-11-14T22:00:00Z"
+            if goes_by:
+                metadata["deletionTimestamp"] = goes_by
             self.cluster.pods.put(PodRecord.of({"metadata": metadata, "status": status}))
 
     def no_pods(self) -> None:
@@ -170,15 +170,28 @@ def test_broken_new_pods_hold_the_other_role_and_ready_says_what_ails_them(rolli
     assert message.endswith("1 of 1 new prefill pods will not become ready by themselves, and old ones stay.")
 
 
-@pytest.mark.parametrize("ending", [True, False], ids=["others end", "nobody makes room"])
-def test_a_pod_that_waits_for_the_accelerators_of_one_that_ends_is_not_broken(rolling: World, ending: bool) -> None:
+@pytest.mark.parametrize(
+    ("goes_by", "status", "waits"),
+    [
+        pytest.param("2023-11-14T22:18:20Z", SERVES, True, id="another ends, within its grace"),
+        pytest.param("2023-11-14T22:13:00Z", SERVES, True, id="its grace is just over"),
+        pytest.param("2023-11-14T22:00:00Z", SERVES, False, id="it hangs: its node is lost"),
+        pytest.param("", {"phase": "Failed"}, False, id="it was evicted, and only its record stays"),
+        pytest.param("", SERVES, False, id="nobody makes room"),
+    ],
+)
+def test_a_pod_that_waits_for_the_accelerators_of_one_that_ends_is_in_no_trouble(
+    rolling: World, goes_by: str, status: Json, waits: bool
+) -> None:
     rolling.no_pods()
     rolling.pods("prefill", "old", 2)
-    rolling.pods("prefill", "old", 1, ending=ending)
+    rolling.pods("prefill", "old", 1, status, goes_by=goes_by)
     rolling.pods("prefill", rolling.digest("prefill"), status=NOWHERE)
     rolling.pods("decode", "old", 3)
     decision = rolling.apply(spec("2"))
-    assert steering(decision, "decode")[0] is not ending
+    assert steering(decision, "decode")[0] is not waits
+    assert ("no node takes it" in ready(decision)[2]) is not waits
+    assert ("The rollout has stopped" in ready(decision)[2]) is not waits
 
 
 def test_a_role_that_is_scaled_meanwhile_is_held_against_its_new_size(rolling: World) -> None:

@@ -78,7 +78,7 @@ def decide(
     Raises:
         InvalidSpecError: what schema and CEL cannot see is wrong with the spec.
     """
-    situation = gather(policy, spec, cluster, reading, installation.sources, sizing)
+    situation = gather(policy, spec, cluster, reading, installation.sources, now, sizing)
     plan = make_plan(situation, now)
     spec = plan.spec
     target = PolicyObject(policy.name, policy.namespace, policy.uid or None)
@@ -98,7 +98,7 @@ def decide(
     objects, workloads = settle_revisions(rendered, spec, plan.policy, release, policy.upgrade, remembered, undigested)
     outdated = [Outdated(each.role, each.now.release, each.outdated) for each in workloads]
     waits = outdated_sentence(outdated, release, UPGRADE_ANNOTATION)
-    pods = count_roles(policy, _steered(plan, situation.sizing.live), cluster, workloads)
+    pods = count_roles(policy, _steered(plan, situation.sizing.live), cluster, workloads, now)
     gates = next_gates(pods)
     rollout = " ".join(filter(None, (tell_rollout(pods, gates), tell_paused(policy, cluster, gates))))
     return Decision(

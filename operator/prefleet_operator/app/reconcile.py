@@ -220,7 +220,7 @@ class Reconciler:
 
     def _recounted(self, policy: PolicyRecord) -> PrefillPolicyStatus:
         """The status of a fleet whose spec cannot be carried out: what runs goes on, and must be told of."""
-        pods, stuck, denied = gather_pods(policy, self._cluster)
+        pods, stuck, denied = gather_pods(policy, self._cluster, self._now())
         made = any(each.role is not None for each in self._cluster.workloads(policy.key))
         if policy.key in self._cluster.attached and not made:
             return still_attached(policy.status, pods, self._now())

@@ -54,7 +54,8 @@ class PodRecord:
     `restarted`: a container of it has been started again. `made_for`: the fleet that the operator made it for; "" if
     somebody else made it. `trouble`: why it will not become ready by itself. `group`: of a replica of several nodes,
     which one it is part of; "" elsewhere. `routes`: it is a router's. `template`: the
-    digest of the template that it was made of; "" of an earlier release.
+    digest of the template that it was made of; "" of an earlier release. `ends_by_s`: of one that is told to go and
+    still holds what its node gave it, when its grace is over.
     """
 
     identity: Identity
@@ -72,6 +73,7 @@ class PodRecord:
     restarted: bool = False
     deletion_cost: int | None = None
     template: str = ""
+    ends_by_s: float | None = None
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -83,13 +85,14 @@ class PodRecord:
         is_ready = ready is not None and ready["status"] == "True"
         identity, role = identify(pod), Role(label) if label in set(Role) else None
         made = role is not None or label == ROUTER or GROUP_SET_LABEL in labels
+        ended = status.get("phase") in ("Succeeded", "Failed")
         return cls(
             identity=identity,
             role=role,
             ip=status.get("podIP"),
             ready=is_ready,
             ready_since_s=_seconds(ready.get("lastTransitionTime")) if ready is not None and is_ready else None,
-            terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
+            terminating="deletionTimestamp" in metadata or ended,
             generation=_whole(annotations.get(GENERATION_ANNOTATION)),
             made_for=identity.fleet if made else "",
             trouble=pod_trouble(pod),
@@ -98,7 +101,8 @@ class PodRecord:
             created_s=_seconds(metadata.get("creationTimestamp")),
             restarted=any(each.get("restartCount") for each in status.get("containerStatuses") or ()),
             deletion_cost=_whole(annotations.get(DELETION_COST_ANNOTATION)),
-            template=str((metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, "")),
+            template=str(annotations.get(TEMPLATE_ANNOTATION, "")),
+            ends_by_s=None if ended else _seconds(metadata.get("deletionTimestamp")),
         )
 
 

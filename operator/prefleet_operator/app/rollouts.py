@@ -1,8 +1,7 @@
 """The pods of each role by their revision: what the gates of a rollout are decided on. Asks nobody.
 
 A pod is new if it carries the digest of the template that its workload is to have; where that has none, as an earlier
-release left it, pods without one are new. A pod that no node takes while others of the fleet end is not broken: it
-waits for their accelerators.
+release left it, pods without one are new. One that is in trouble (`Cluster.troubles`) is broken.
 """
 
 from __future__ import annotations
@@ -13,28 +12,25 @@ from collections.abc import Collection, Mapping, Sequence
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyRecord
-from prefleet_operator.app.records import PodRecord
-from prefleet_operator.core.observed import PodTrouble
-from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.rollout import RolePods, resolve_limits
 from prefleet_operator.render import ROUTER, TEMPLATE_FIELDS, Settled, template_digest
 from prefleet_operator.render.workload import rolling_update
 
 
 def count_roles(
-    policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, workloads: Sequence[Settled]
+    policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, workloads: Sequence[Settled], now: float
 ) -> Mapping[str, RolePods]:
     """The pods of each role that the operator makes, old and new."""
     settled = {each.role: each for each in workloads if each.role != ROUTER}
     digests = {role: _digest(each) for role, each in settled.items()}
-    pods, workers = cluster.made_pods(*policy.key), cluster.troubled_workers(*policy.key)
-    ending = any(pod.terminating for pod in pods)
+    pods = cluster.made_pods(*policy.key)
+    troubles = cluster.troubles(policy.key, pods, now)
     found: dict[str, Counter[str]] = {role: Counter() for role in digests}
     for pod in pods:
         if pod.role in found and not pod.terminating:
             age = "new" if pod.template == digests[pod.role] else "old"
             found[pod.role][f"{age}_{'ready' if pod.ready else 'unready'}"] += 1
-            found[pod.role]["new_broken"] += age == "new" and _is_broken(pod, workers, ending)
+            found[pod.role]["new_broken"] += age == "new" and pod.identity.name in troubles
     return {role: _role_pods(spec, Role(role), counts, settled[role].now.moved) for role, counts in found.items()}
 
 
@@ -52,11 +48,6 @@ def tell_paused(policy: PolicyRecord, cluster: Cluster, rolling: Collection[str]
 def _digest(workload: Settled) -> str:
     kind = workload.rendered["kind"]
     return template_digest(kind, workload.rendered["spec"][TEMPLATE_FIELDS[kind]])
-
-
-def _is_broken(pod: PodRecord, workers: Mapping[str, PodTrouble], ending: bool) -> bool:
-    trouble = None if pod.ready else pod.trouble or workers.get(pod.group)
-    return trouble is not None and not (ending and trouble.reason is Reason.UNSCHEDULABLE)
 
 
 def _role_pods(spec: PrefillPolicySpec, role: Role, counts: Mapping[str, int], changed: bool) -> RolePods:
