@@ -14,6 +14,8 @@ from prefleet_operator.app.decision import Decision, Installation, decide
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import ChildRecord, PodRecord
+from prefleet_operator.core.events import Event
+from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.rollout import Gate, RolePods
 from prefleet_operator.render import FIELD_MANAGER, InstallationDefaults, PolicyObject, render_fleet, with_gates
 from prefleet_operator.render.changes import by_key, compare_objects
@@ -49,9 +51,9 @@ class World:
         self.live: dict[tuple[str, str], Json] = {}
         self.made = 0
 
-    def decide(self, wanted: Json) -> Decision:
+    def decide(self, wanted: Json, status: Json | None = None) -> Decision:
         metadata = {"name": "chat", "namespace": "ns", "uid": "u", "generation": 1, "resourceVersion": "1"}
-        policy = PolicyRecord.of({"metadata": metadata, "spec": wanted})
+        policy = PolicyRecord.of({"metadata": metadata, "spec": wanted, "status": status or {}})
         installation = Installation(InstallationDefaults("runtime:1"), ("PodScrape",), "1.0")
         return decide(policy, parse_spec(wanted), self.cluster, FleetReading(), installation, NOW)
 
@@ -167,7 +169,45 @@ def test_broken_new_pods_hold_the_other_role_and_ready_says_what_ails_them(rolli
     status, reason, message = ready(decision)
     assert (status, reason) == ("False", "EngineCrashing")
     assert "container engine ends (exit code 2)" in message
-    assert message.endswith("1 of 1 new prefill pods will not become ready by themselves, and old ones stay.")
+    assert message.endswith(
+        "1 of 1 new prefill pods will not become ready by themselves, and old ones stay: apply a spec that mends them, "
+        "or the last one that worked."
+    )
+    (event,) = stops(decision)
+    assert event.warning
+    assert message.endswith(event.message)
+    assert not stops(rolling.decide(spec("2"), decision.plan.status.to_resource())), "it is said once"
+
+
+def stops(decision: Decision) -> list[Event]:
+    return [event for event in decision.plan.events if event.reason is Reason.ROLLOUT_STOPPED]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "since", "waits"),
+    [
+        pytest.param(1, "2023-11-14T22:10:00Z", True, id="it crashed, and serves again for 200 seconds"),
+        pytest.param(1, "2023-11-14T22:05:00Z", False, id="it crashed, and serves again for 500 seconds"),
+        pytest.param(0, "2023-11-14T22:10:00Z", False, id="it has never crashed"),
+    ],
+)
+def test_a_new_pod_that_crashed_holds_old_ones_until_it_has_served(
+    rolling: World, restarts: int, since: str, waits: bool
+) -> None:
+    served = {"type": "Ready", "status": "True", "lastTransitionTime": since}
+    status = {
+        "conditions": [served],
+        "containerStatuses": [{"name": "engine", "ready": True, "restartCount": restarts}],
+    }
+    rolling.no_pods()
+    for role in ("prefill", "decode"):
+        rolling.pods(role, "old", 2)
+        rolling.pods(role, rolling.digest(role), status=status if role == "prefill" else SERVES)
+    decision = rolling.apply(spec("2"))
+    assert [steering(decision, role)[0] for role in ("prefill", "decode")] == [waits, waits]
+    told = "1 of 1 new prefill pods crashed, and have to serve for 5 minutes first."
+    assert ready(decision)[2].endswith(told) is waits
+    assert not stops(decision)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def decide(
     gates = next_gates(pods)
     rollout = " ".join(filter(None, (tell_rollout(pods, gates), tell_paused(policy, cluster, gates))))
     return Decision(
-        plan=say_rollout(say_outdated(plan, policy.status, waits), rollout),
+        plan=say_rollout(say_outdated(plan, policy.status, waits), policy.status, rollout),
         waits=waits,
         objects=tuple(with_gates(release_replicas(objects, _counted(policy, spec, cluster, objects)), gates, pods)),
         restarts=tuple(

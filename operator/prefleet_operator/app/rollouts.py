@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyRecord
-from prefleet_operator.core.rollout import RolePods, resolve_limits
+from prefleet_operator.app.records import PodRecord
+from prefleet_operator.core.rollout import PROVEN_S, RolePods, resolve_limits
 from prefleet_operator.render import ROUTER, TEMPLATE_FIELDS, Settled, template_digest
 from prefleet_operator.render.workload import rolling_update
 
@@ -31,6 +32,7 @@ def count_roles(
             age = "new" if pod.template == digests[pod.role] else "old"
             found[pod.role][f"{age}_{'ready' if pod.ready else 'unready'}"] += 1
             found[pod.role]["new_broken"] += age == "new" and pod.identity.name in troubles
+            found[pod.role]["new_unproven"] += age == "new" and _is_unproven(pod, now)
     return {role: _role_pods(spec, Role(role), counts, settled[role].now.moved) for role, counts in found.items()}
 
 
@@ -48,6 +50,10 @@ def tell_paused(policy: PolicyRecord, cluster: Cluster, rolling: Collection[str]
 def _digest(workload: Settled) -> str:
     kind = workload.rendered["kind"]
     return template_digest(kind, workload.rendered["spec"][TEMPLATE_FIELDS[kind]])
+
+
+def _is_unproven(pod: PodRecord, now: float) -> bool:
+    return pod.ready and pod.restarted and now - (pod.ready_since_s or now) < PROVEN_S
 
 
 def _role_pods(spec: PrefillPolicySpec, role: Role, counts: Mapping[str, int], changed: bool) -> RolePods:

@@ -14,6 +14,7 @@ from prefleet_operator.core.differences import Difference, name_paths
 from prefleet_operator.core.events import Event
 from prefleet_operator.core.plan import Plan
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.rollout import STOPPED
 from prefleet_operator.core.status import find_condition
 
 
@@ -75,11 +76,15 @@ def say_outdated(plan: Plan, before: PrefillPolicyStatus, sentence: str) -> Plan
     return replace(plan, status=_with_sentence(plan.status, ConditionType.ACCEPTED, sentence), events=events)
 
 
-def say_rollout(plan: Plan, sentence: str) -> Plan:
-    """The plan with that sentence in Ready: how far a rollout is, and what it waits for."""
+def say_rollout(plan: Plan, before: PrefillPolicyStatus, sentence: str) -> Plan:
+    """The plan with that sentence in Ready: how far a rollout is, and what it waits for. An event where it has stopped,
+    and `before` did not say so."""
     if not sentence:
         return plan
-    return replace(plan, status=_with_sentence(plan.status, ConditionType.READY, sentence))
+    ready = find_condition(before.conditions, ConditionType.READY)
+    news = STOPPED in sentence and (ready is None or STOPPED not in ready.message)
+    events = (*plan.events, Event(Reason.ROLLOUT_STOPPED, sentence, warning=True)) if news else plan.events
+    return replace(plan, status=_with_sentence(plan.status, ConditionType.READY, sentence), events=events)
 
 
 def _with_sentence(status: PrefillPolicyStatus, kind: ConditionType, sentence: str) -> PrefillPolicyStatus:

@@ -21,7 +21,9 @@ Bounds, for a role with W wanted pods, at every step that the gates let a contro
 
 Old pods that do not serve hold nothing up: they go at once, whatever the other roles do, so a broken old revision
 never blocks the next. New pods that are broken (they will not become ready by themselves) stop everything: no old pod
-of any role is removed until they are mended or another revision is wanted. A role that the last change left as it is
+of any role is removed until they are mended or another revision is wanted. So do those that crashed and serve again,
+until they have for `PROVEN_S`: else a revision that starts well and crashes at its work would replace all old pods, one
+at each of its starts. A role that the last change left as it is
 (not `changed`) and that has no old pods takes no part: nobody waits for it, and pods of it that are broken stop
 nothing, since what they want may be just this change of the other role.
 
@@ -46,6 +48,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
+from typing import Final
+
+PROVEN_S: Final = 300.0
+"""How long a new pod that crashed has to serve before old ones may go on to go. Without a crash minReadySeconds do."""
+
+STOPPED: Final = "The rollout has stopped"
+"""How the sentence begins that says so."""
 
 Limit = int | str
 """A number of pods, or a share of them such as "25%"."""
@@ -54,7 +63,8 @@ Limit = int | str
 @dataclass(frozen=True, slots=True)
 class RolePods:
     """The pods of one role now that are there to stay. `new_broken`: those of `new_unready` that will not become ready
-    by themselves. `max_surge`, `max_unavailable`: what the role's own rollout allows. `changed`: the last change of the
+    by themselves. `new_unproven`: those of `new_ready` that crashed before, and have not served for `PROVEN_S` since.
+    `max_surge`, `max_unavailable`: what the role's own rollout allows. `changed`: the last change of the
     spec made its pods other ones."""
 
     wanted: int
@@ -63,6 +73,7 @@ class RolePods:
     new_ready: int = 0
     new_unready: int = 0
     new_broken: int = 0
+    new_unproven: int = 0
     max_surge: int = 0
     max_unavailable: int = 1
     changed: bool = True
@@ -72,6 +83,13 @@ class RolePods:
             raise ValueError("max_surge or max_unavailable must be above 0: else nothing could be replaced")
         if self.new_broken > self.new_unready:
             raise ValueError(f"new_broken {self.new_broken} counts among new_unready {self.new_unready}")
+        if self.new_unproven > self.new_ready:
+            raise ValueError(f"new_unproven {self.new_unproven} counts among new_ready {self.new_ready}")
+
+    @property
+    def suspect(self) -> int:
+        """New pods that show their revision to be a bad one, as far as is known by now."""
+        return self.new_broken + self.new_unproven
 
     @property
     def old(self) -> int:
@@ -145,8 +163,8 @@ def next_gates(fleet: Mapping[str, RolePods], slack: Fraction | None = None) -> 
     bound = min(Fraction(1), max(least, slack or least))
     involved = _involved(fleet)
     rolling = {role: pods for role, pods in involved.items() if pods.old and pods.wanted}
-    if any(pods.new_broken for pods in involved.values()):
-        return {role: _held(pods, waits=not pods.new_broken) for role, pods in rolling.items()}
+    if any(pods.suspect for pods in involved.values()):
+        return {role: _held(pods, waits=not pods.suspect) for role, pods in rolling.items()}
     return {role: _gate(pods, _others(involved, role), bound) for role, pods in rolling.items()}
 
 
@@ -205,14 +223,23 @@ def tell_rollout(fleet: Mapping[str, RolePods], gates: Mapping[str, Gate]) -> st
         return ""
     fleet = _involved(fleet)
     far = ", ".join(f"{fleet[role].new_ready} of {fleet[role].wanted} new {role} pods are ready" for role in gates)
-    broken = ", ".join(
-        f"{pods.new_broken} of {pods.new} new {role} pods" for role, pods in fleet.items() if pods.new_broken
-    )
-    if broken:
-        return f"The rollout has stopped ({far}): {broken} will not become ready by themselves, and old ones stay."
+    if any(pods.new_broken for pods in fleet.values()):
+        broken = _each(fleet, {role: pods.new_broken for role, pods in fleet.items()})
+        return (
+            f"{STOPPED} ({far}): {broken} will not become ready by themselves, and old ones stay: "
+            "apply a spec that mends them, or the last one that worked."
+        )
+    if any(pods.new_unproven for pods in fleet.values()):
+        crashed = _each(fleet, {role: pods.new_unproven for role, pods in fleet.items()})
+        return f"The rollout waits ({far}): {crashed} crashed, and have to serve for {PROVEN_S / 60:.0f} minutes first."
     waiting = [role for role, gate in gates.items() if gate.waits]
     told = "; ".join(f"{role} waits for {_slowest(fleet, role)}" for role in waiting)
     return f"The rollout goes on: {far}{f'; {told}' if told else ''}."
+
+
+def _each(fleet: Mapping[str, RolePods], counts: Mapping[str, int]) -> str:
+    """Of the new pods of each role, so many."""
+    return ", ".join(f"{count} of {fleet[role].new} new {role} pods" for role, count in counts.items() if count)
 
 
 def _slowest(fleet: Mapping[str, RolePods], role: str) -> str:
