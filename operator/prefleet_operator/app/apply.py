@@ -151,6 +151,22 @@ class Applier:
         generation = {GENERATION_ANNOTATION: str(changes.generation)}
         await self._annotate(changes.namespace, dict.fromkeys(changes.annotate, generation))
 
+    async def let_go(self, namespace: str, fleet: str) -> None:
+        """Resume what a gate has paused and a policy that is gone has left to nobody: its deletion orphaned it. Raises
+        KubeError. What is still owned goes with its owner."""
+        deployments = RESOURCES_BY_KIND["Deployment"]
+        for record in self._cluster.children["Deployment"].of(namespace, fleet):
+            if not record.held:
+                continue
+            live = await self._kube.find(deployments, namespace, record.identity.name)
+            if live is None or live["metadata"].get("ownerReferences"):
+                continue
+            bound = {"resourceVersion": live["metadata"]["resourceVersion"]}
+            patch = {"metadata": bound, "spec": {"paused": None}}
+            answer = await self._kube.merge_patch(deployments, namespace, record.identity.name, patch)
+            self._cluster.children["Deployment"].put(ChildRecord.of(answer))
+            logger.info("%s/%s: resumed, since its policy has gone and left it", namespace, record.identity.name)
+
     def forget(self, namespace: str, fleet: str) -> None:
         """Drop the memory of a fleet that is gone."""
         ours = [key for key, applied in self._applied.items() if (key[1], applied.fleet) == (namespace, fleet)]

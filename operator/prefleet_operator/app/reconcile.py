@@ -129,7 +129,7 @@ class Reconciler:
             self._applier.forget(*key)
             self._overlaps.forget(key)
             if policy is None:
-                await self._tell_what_stays(key, f"PrefillPolicy {key[1]} was deleted")
+                await self._leave_what_stays(key)
             return
         if not self._cluster.knows_attached(policy.namespace):
             return
@@ -140,6 +140,15 @@ class Reconciler:
         self._count(outcome)
         if outcome in (Outcome.REFUSED, Outcome.FAILED):
             raise WorkFailedError
+
+    async def _leave_what_stays(self, key: Key) -> None:
+        """A policy is gone: what it leaves behind is nobody's to steer any more."""
+        try:
+            await self._applier.let_go(*key)
+        except (KubeError, LeadershipLostError) as error:
+            logger.warning("%s/%s: what its policy left paused is not resumed yet: %s", *key, error)
+            raise WorkFailedError from error
+        await self._tell_what_stays(key, f"PrefillPolicy {key[1]} was deleted")
 
     def _waits_for_a_reading(self, policy: PolicyRecord) -> bool:
         """Whether the sources will tell of the fleet's pods soon. Nobody asks them about a spec that is wrong, or that

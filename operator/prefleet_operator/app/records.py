@@ -122,6 +122,7 @@ class ChildRecord:
     `deleting`: it goes already, as soon as whoever has put a finalizer on it is done.
     `revision_text`: of a workload, the annotation that says what
     its pods were made of, as long as nobody else has written it; `template`: the digest that its template carries.
+    `paused`: somebody has paused it; `held`: a gate has.
     """
 
     identity: Identity
@@ -143,6 +144,7 @@ class ChildRecord:
     revision_text: str = ""
     template: str = ""
     paused: bool = False
+    held: bool = False
 
     @property
     def revision(self) -> Revision | None:
@@ -157,6 +159,7 @@ class ChildRecord:
         fields = owned_fields(child)
         data_fields = set(fields.get("f:data") or ())
         native = f"f:{NATIVE_POLICY_FILE}" in data_fields
+        paused, gated = (child.get("spec") or {}).get("paused") is True, "f:paused" in (fields.get("f:spec") or {})
         return cls(
             identity=identify(child),
             role=Role(label) if label in set(Role) else None,
@@ -178,7 +181,8 @@ class ChildRecord:
             deleting="deletionTimestamp" in metadata,
             holds_replicas="f:replicas" in (fields.get("f:spec") or {}),
             template=_template(child),
-            paused=bool((child.get("spec") or {}).get("paused")) and "f:paused" not in (fields.get("f:spec") or {}),
+            paused=paused and not gated,
+            held=paused and gated,
         )
 
 
