@@ -42,6 +42,26 @@ def test_pod_template_gives_leaders_and_workers(example: PodTemplateExample) -> 
     assert find_fault(groups) is None
 
 
+@pytest.mark.parametrize(
+    ("grace_s", "limit_s"),
+    [
+        pytest.param(None, 310, id="the usual time"),
+        pytest.param(1800, 1790, id="longer, for requests that run longer"),
+        pytest.param(60, 50, id="shorter, and still told to stop before it is killed"),
+        pytest.param(5, 1, id="hardly any"),
+    ],
+)
+def test_what_a_pod_waits_for_before_it_ends_goes_by_the_grace_period_that_the_user_gives_it(
+    grace_s: int | None, limit_s: int
+) -> None:
+    template = {} if grace_s is None else {"podTemplate": {"spec": {"terminationGracePeriodSeconds": grace_s}}}
+    hook = engine(VLLM | {"prefill": template}, "prefill")["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook[-2:] == ["--limit-s", str(limit_s)]
+    groups = render(VLLM | {"prefill": ROLE | template | {"nodesPerReplica": 2}})["LeaderWorkerSet/chat-prefill-group"]
+    worker = groups["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]
+    assert f"range({limit_s})" in worker["lifecycle"]["preStop"]["exec"]["command"][2]
+
+
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_an_accelerator_goes_by_the_name_that_its_cluster_gives_it(resource: str) -> None:
     spec = VLLM | {"prefill": {"accelerator": {"resource": resource, "count": 4}}}

@@ -9,7 +9,8 @@ runtime image does stand here; what an upgrade of it, or of this module, does to
 Times. A pod that is told to stop still receives requests until its endpoint has left every proxy and router, so
 preStop waits for that; then the engine ends its running requests, for which preStop waits too where the runtime says
 how many there are, since an engine that is told to stop aborts what still comes; the grace period is the sum, and a
-margin. The workers of a group are told to stop at the same moment as their leader and wait for as long as it computes.
+margin. A grace period of the user's own is what preStop goes by instead: all of it but the margin. The workers of a
+group are told to stop at the same moment as their leader and wait for as long as it computes.
 
 Rights. No access to the Kubernetes API. Engine images commonly run as root and write into their home, so
 runAsNonRoot is forced on them only where the spec asks for it (restricted.py); everything else of the restricted
@@ -62,7 +63,7 @@ def render_pod_template(
         # A Service named `vllm` would otherwise set VLLM_PORT to a URL.
         "enableServiceLinks": False,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "terminationGracePeriodSeconds": _ENDPOINT_REMOVAL_S + engine.drain_s + _GRACE_MARGIN_S,
+        "terminationGracePeriodSeconds": _usual_grace_s(engine),
     }
     if engine.brings_runtime:
         pod["initContainers"] = [_runtime_container(runtime_image)]
@@ -85,7 +86,7 @@ def _engine_container(spec: RoleSpec, engine: EngineContainer) -> Object:
         "ports": [{"name": name, "containerPort": number} for name, number in engine.ports],
         "volumeMounts": _mounts(engine),
         "securityContext": _security_context(engine),
-        "lifecycle": {"preStop": {"exec": {"command": _pre_stop(engine)}}},
+        "lifecycle": {"preStop": {"exec": {"command": _pre_stop(engine, _grace_s(spec, engine))}}},
         # What an engine says when it ends then stands in the pod's status, and from there in the policy's.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **(_probes(engine) if engine.leads else {}),
@@ -112,12 +113,23 @@ def _security_context(engine: EngineContainer) -> Object:
     return dict(_CONFINED_ROOTLESS if engine.rootless else _CONFINED)
 
 
-def _pre_stop(engine: EngineContainer) -> list[str]:
-    limit_s = _ENDPOINT_REMOVAL_S + engine.drain_s
+def _usual_grace_s(engine: EngineContainer) -> int:
+    return _ENDPOINT_REMOVAL_S + engine.drain_s + _GRACE_MARGIN_S
+
+
+def _grace_s(spec: RoleSpec, engine: EngineContainer) -> int:
+    """What the pod will have once the user's overlay is laid over it; one that is no number is refused later."""
+    overlaid = (spec.pod_template or {}).get("spec")
+    asked = overlaid.get("terminationGracePeriodSeconds") if isinstance(overlaid, dict) else None
+    return asked if type(asked) is int else _usual_grace_s(engine)
+
+
+def _pre_stop(engine: EngineContainer, grace_s: int) -> list[str]:
+    limit_s = max(1, grace_s - _GRACE_MARGIN_S)
     if not engine.leads:
         return ["python3", "-c", _WAIT_FOR_LEADER.format(port=EXPORTER_PORT, limit_s=limit_s)]
     if not engine.tells_unfinished:
-        return ["sleep", str(_ENDPOINT_REMOVAL_S)]
+        return ["sleep", str(min(_ENDPOINT_REMOVAL_S, limit_s))]
     return [
         *("python3", "-m", "prefleet_runtime.drain"),
         *("--http-port", str(HTTP_PORT), "--exporter-port", str(EXPORTER_PORT)),
