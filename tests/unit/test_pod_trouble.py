@@ -82,6 +82,15 @@ NOT_FOUND = 'Back-off pulling image "llm:1": ErrImagePull: llm:1: not found'
             "EngineCrashing", 'ends (exit code 1): "no CUDA device"', id="running again, and not ready yet",
         ),
         pytest.param(
+            pod(container(waiting("CrashLoopBackOff"), ended(0, "bye", reason="Completed"))),
+            "EngineCrashing", 'container engine ends (exit code 0, Completed): "bye"',
+            id="a server that ends politely",
+        ),
+        pytest.param(
+            pod(container(RUNNING, ended(0, reason="Completed"))),
+            "EngineCrashing", "ends (exit code 0, Completed): see kubectl logs --previous", id="and starts again",
+        ),
+        pytest.param(
             pod(container(waiting("PodInitializing")), init=(container(ended(1, "disk full"), name="installer"),)),
             "EngineCrashing", 'container installer ends (exit code 1): "disk full"', id="its init container",
         ),
