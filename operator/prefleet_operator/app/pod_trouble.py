@@ -37,6 +37,11 @@ _SAME_AS = {"ErrImagePull": "ImagePullBackOff"}
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": ErrImagePull: ')
 """What newer kubelets put before the cause while they back off."""
 
+_OLD_RUNTIME = re.compile(
+    r"No module named '?prefleet_runtime\b|prefleet-runtime: error: unrecognized arguments: --needs"
+)
+"""What an engine, or the container that brings it the runtime, says under a runtime older than the operator."""
+
 _PREEMPTION = re.compile(r"\.? (no new claims to deallocate, )?preemption: .*", re.DOTALL)
 """What a scheduler says after the cause, of ends that it has tried in vain."""
 
@@ -75,7 +80,9 @@ def _container_trouble(container: Mapping[str, Any], may_end: bool) -> PodTroubl
     last = _last_line(ended.get("message"))
     how = f"exit code {code}" + (f", {why}" if (why := ended.get("reason")) not in (None, "Error") else "")
     said = f': "{last}"' if last else ": see kubectl logs --previous"
-    return PodTrouble(Reason.ENGINE_CRASHING, f"container {container['name']} ends ({how}){said}")
+    old = _OLD_RUNTIME.search(str(ended.get("message") or ""))
+    fix = "; its runtime image is older than the operator: set spec.runtime.image or Helm's runtimeImage"
+    return PodTrouble(Reason.ENGINE_CRASHING, f"container {container['name']} ends ({how}){said}{fix if old else ''}")
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

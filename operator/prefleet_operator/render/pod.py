@@ -40,6 +40,7 @@ RUNTIME_CONTAINER: Final = "prefleet-runtime"
 POLICY_VOLUME: Final = "prefleet-policy"
 RUNTIME_VOLUME: Final = "prefleet-runtime"
 
+_DRAIN = "prefleet_runtime.drain"
 _ENDPOINT_REMOVAL_S = 10
 _GRACE_MARGIN_S = 10
 _RUNTIME_USER = 65532
@@ -66,7 +67,7 @@ def render_pod_template(
         "terminationGracePeriodSeconds": _usual_grace_s(engine),
     }
     if engine.brings_runtime:
-        pod["initContainers"] = [_runtime_container(runtime_image)]
+        pod["initContainers"] = [_runtime_container(runtime_image, engine)]
     pod["containers"] = [_engine_container(spec, engine)]
     pod["volumes"] = _volumes(fleet, engine)
     pod |= spread_replicas(fleet, role) if engine.leads else join_group(fleet, role)
@@ -131,7 +132,7 @@ def _pre_stop(engine: EngineContainer, grace_s: int) -> list[str]:
     if not engine.tells_unfinished:
         return ["sleep", str(min(_ENDPOINT_REMOVAL_S, limit_s))]
     return [
-        *("python3", "-m", "prefleet_runtime.drain"),
+        *("python3", "-m", _DRAIN),
         *("--http-port", str(HTTP_PORT), "--exporter-port", str(EXPORTER_PORT)),
         *("--settle-s", str(_ENDPOINT_REMOVAL_S), "--limit-s", str(limit_s)),
     ]
@@ -163,12 +164,14 @@ def _probes(engine: EngineContainer) -> Object:
     }
 
 
-def _runtime_container(image: str) -> Object:
-    """Copies the runtime, which is pure Python, to where the engine's interpreter looks for it."""
+def _runtime_container(image: str, engine: EngineContainer) -> Object:
+    """Copies the runtime, which is pure Python, to where the engine's interpreter looks for it, if it has all that the
+    pod names of it."""
+    named = (*engine.runtime_modules, *((_DRAIN,) if engine.tells_unfinished else ()))
     return {
         "name": RUNTIME_CONTAINER,
         "image": image,
-        "command": ["python3", "-m", "prefleet_runtime.install", RUNTIME_FOLDER],
+        "command": ["python3", "-m", "prefleet_runtime.install", RUNTIME_FOLDER, "--needs", *named],
         "volumeMounts": [{"name": RUNTIME_VOLUME, "mountPath": RUNTIME_FOLDER}],
         "securityContext": dict(_CONFINED_USER),
         "terminationMessagePolicy": "FallbackToLogsOnError",
