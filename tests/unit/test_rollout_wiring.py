@@ -257,6 +257,41 @@ def test_a_change_of_one_role_is_not_held_by_pods_of_the_other_that_were_broken_
         assert ready(decision)[2].endswith("The rollout goes on: 0 of 3 new prefill pods are ready.")
 
 
+LOADS: Json = {}
+NO_IMAGE: Json = {
+    "containerStatuses": [{"name": "engine", "image": "e:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]
+}
+
+
+@pytest.mark.parametrize(
+    ("mixed", "prefill", "decode", "kept"),
+    [
+        pytest.param(SERVES, SERVES, LOADS, True, id="those in its place load their model"),
+        pytest.param(SERVES, SERVES, NO_IMAGE, True, id="they will never serve"),
+        pytest.param(SERVES, SERVES, NOWHERE, False, id="they have no room, which it makes"),
+        pytest.param(SERVES, SERVES, SERVES, False, id="they serve"),
+        pytest.param(LOADS, LOADS, LOADS, False, id="it does not serve itself"),
+    ],
+)
+def test_a_role_that_is_taken_out_serves_until_those_in_its_place_do(
+    mixed: Json, prefill: Json, decode: Json, kept: bool
+) -> None:
+    world = World()
+    role = {"replicas": 2}
+    base = {"model": {"servedName": "chat"}, "engine": {"type": "Simulator"}}
+    world.apply(base | {"mixed": role})
+    world.pods("mixed", world.digest("mixed"), 2, mixed)
+    apart = base | {"prefill": role, "decode": role}
+    assert world.apply(apart).leaving.kept is (mixed is SERVES), "before any pod of the others is made"
+    world.pods("prefill", world.digest("prefill"), 2, prefill)
+    world.pods("decode", world.digest("decode"), 2, decode)
+    decision = world.decide(apart)
+    assert decision.leaving.kept_roles == ({"mixed"} if kept else frozenset())
+    assert decision.leaving.going == ({} if kept else {"mixed": 2})
+    told = "Pods that the spec has no more serve until these do: 2 of mixed."
+    assert ready(decision)[2].endswith(told) is kept
+
+
 @pytest.mark.parametrize(("ours", "told"), [(False, True), (True, False)], ids=["by somebody", "by the operator"])
 def test_a_deployment_that_somebody_has_paused_is_told_while_it_rolls(rolling: World, ours: bool, told: bool) -> None:
     found = copy.deepcopy(rolling.live["Deployment", "chat-prefill"])

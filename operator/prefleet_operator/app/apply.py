@@ -24,7 +24,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +103,11 @@ class Applier:
         generation: int,
         scales: Mapping[Role, int] | None = None,
         costs: Mapping[str, int] | None = None,
+        kept: Collection[Role] = (),
     ) -> Changes:
         """What differs between `objects` and what is there. `scales`: by role, the replicas of workloads that are
-        applied without any; one that does not exist yet gets those it is applied with."""
+        applied without any; one that does not exist yet gets those it is applied with. `kept`: roles of which nothing
+        is pruned yet."""
         wanted = {_key(desired) for desired in objects}
         children = (
             (kind, child) for kind in PRUNED_KINDS for child in self._cluster.children[kind].of(namespace, fleet)
@@ -118,7 +120,10 @@ class Applier:
             prunes=tuple(
                 (kind, child)
                 for kind, child in children
-                if child.ours and not child.deleting and (kind, namespace, child.identity.name) not in wanted
+                if child.ours
+                and not child.deleting
+                and child.role not in kept
+                and (kind, namespace, child.identity.name) not in wanted
             ),
             annotate=annotate,
             scales=tuple(self._scales(objects, scales or {})),

@@ -247,10 +247,19 @@ class Reconciler:
         self._refuse_unserved(objects)
         generation = plan.policy.generation
         changes = self._applier.changes(
-            policy.namespace, policy.name, objects, plan.annotate, generation, decision.sizes, decision.costs
+            policy.namespace,
+            policy.name,
+            objects,
+            plan.annotate,
+            generation,
+            decision.sizes,
+            decision.costs,
+            decision.leaving.kept_roles,
         )
         config_map = live_config_map_name(policy.name, spec)
-        return Attempt(policy, plan.status, changes, plan, config_map, restart_events(decision.restarts))
+        return Attempt(
+            policy, plan.status, changes, plan, config_map, restart_events(decision.restarts, decision.leaving.going)
+        )
 
     def _refuse_unserved(self, objects: Sequence[Object]) -> None:
         """Raises where an object is of a kind that this cluster does not know: then nothing is applied at all."""

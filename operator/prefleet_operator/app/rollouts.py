@@ -1,4 +1,5 @@
-"""The pods of each role by their revision: what the gates of a rollout are decided on. Asks nobody.
+"""The pods of each role by their revision: what the gates of a rollout are decided on; and those of roles that the spec
+has no more. Asks nobody.
 
 A pod is new if it carries the digest of the template that its workload is to have; where that has none, as an earlier
 release left it, pods without one are new. One that is in trouble (`Cluster.troubles`) is broken.
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import PodRecord
-from prefleet_operator.core.rollout import PROVEN_S, RolePods, resolve_limits
+from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.rollout import PROVEN_S, RolePods, may_leave, resolve_limits
 from prefleet_operator.render import ROUTER, TEMPLATE_FIELDS, Settled, template_digest
 from prefleet_operator.render.workload import rolling_update
 
@@ -34,6 +37,46 @@ def count_roles(
             found[pod.role]["new_broken"] += age == "new" and pod.identity.name in troubles
             found[pod.role]["new_unproven"] += age == "new" and _is_unproven(pod, now)
     return {role: _role_pods(spec, Role(role), counts, settled[role].now.moved) for role, counts in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The roles that the operator has made and the spec has no more, with their pods that are there to stay. `kept`:
+    they serve until those in their place do."""
+
+    pods: Mapping[Role, int] = field(default_factory=dict)
+    kept: bool = False
+
+    @property
+    def kept_roles(self) -> frozenset[Role]:
+        """The roles of which nothing is taken away now."""
+        return frozenset(self.pods) if self.kept else frozenset()
+
+    @property
+    def going(self) -> Mapping[str, int]:
+        """The pods that go now, by role."""
+        return {} if self.kept else {role.value: count for role, count in self.pods.items()}
+
+    @property
+    def told(self) -> str:
+        """That they stay, in one sentence; "" if they do not."""
+        roles = " and ".join(f"{count} of {role.value}" for role, count in self.pods.items() if count)
+        return f"Pods that the spec has no more serve until these do: {roles}." if self.kept else ""
+
+
+def find_leaving(policy: PolicyRecord, cluster: Cluster, fleet: Mapping[str, RolePods], now: float) -> Leaving:
+    """What becomes of roles that the spec has no more. `fleet`: those that it has."""
+    workloads = cluster.workloads(policy.key)
+    roles = {each.role for each in workloads if each.role is not None and each.ours and not each.deleting} - set(fleet)
+    pods = [pod for pod in cluster.made_pods(*policy.key) if not pod.terminating]
+    troubles = cluster.troubles(policy.key, pods, now).values()
+    refused = any(each.refused for each in workloads if each.role in fleet)
+    lacks_room = refused or any(trouble.reason is Reason.UNSCHEDULABLE for trouble in troubles)
+    serving = any(pod.role in roles and pod.ready for pod in pods)
+    return Leaving(
+        pods={role: sum(pod.role is role for pod in pods) for role in sorted(roles)},
+        kept=serving and not may_leave(fleet, lacks_room),
+    )
 
 
 def tell_paused(policy: PolicyRecord, cluster: Cluster, rolling: Collection[str]) -> str:

@@ -6,7 +6,7 @@ Left out: which template a workload gets (render/revision.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from prefleet_operator.api import ConditionType, PrefillPolicyStatus
@@ -36,18 +36,22 @@ class Outdated:
     what: tuple[Difference, ...]
 
 
-def restart_events(restarts: Sequence[Restart]) -> tuple[Event, ...]:
-    """One event for all roles of which pods are replaced; none where none is."""
+def restart_events(restarts: Sequence[Restart], leaving: Mapping[str, int]) -> tuple[Event, ...]:
+    """One event for all roles of which pods are replaced, and for those that the spec has no more; none where none is.
+    `leaving`: the pods of the latter that go now."""
     parts = [_replaced(restart) for restart in restarts if restart.pods and restart.what]
-    if not parts:
-        return ()
-    message = f"Pods have to be replaced, as many at once as the role's rollout allows: {'; '.join(parts)}."
-    return (Event(Reason.RESTART_NEEDED, message),)
+    replaced = f"Pods have to be replaced, as many at once as the role's rollout allows: {'; '.join(parts)}."
+    gone = [f"{_pods(count)} of {role}" for role, count in leaving.items() if count]
+    told = ([replaced] if parts else []) + ([f"{' and '.join(gone)} go, which the spec has no more."] if gone else [])
+    return (Event(Reason.RESTART_NEEDED, " ".join(told)),) if told else ()
 
 
 def _replaced(restart: Restart) -> str:
-    pods = "1 pod" if restart.pods == 1 else f"{restart.pods} pods"
-    return f"{pods} of {restart.role} for {name_paths(restart.what)}"
+    return f"{_pods(restart.pods)} of {restart.role} for {name_paths(restart.what)}"
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"
 
 
 def outdated_sentence(outdated: Sequence[Outdated], release: str, annotation: str) -> str:

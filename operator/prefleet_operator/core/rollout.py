@@ -173,6 +173,12 @@ def _involved(fleet: Mapping[str, RolePods]) -> dict[str, RolePods]:
     return {role: pods for role, pods in fleet.items() if pods.changed or pods.old}
 
 
+def may_leave(fleet: Mapping[str, RolePods], lacks_room: bool) -> bool:
+    """Whether the pods of roles that the spec has no more may go: once those in their place serve, or as soon as these
+    find no room, which then is theirs to make. `lacks_room`: no node takes one of them, or a quota forbids it."""
+    return lacks_room or all(pods.ready >= pods.wanted for pods in fleet.values())
+
+
 def _others(fleet: Mapping[str, RolePods], role: str) -> Fraction:
     """How far the slowest other role is."""
     return min((pods.progress for name, pods in fleet.items() if name != role), default=Fraction(1))
