@@ -257,6 +257,30 @@ def test_a_change_of_one_role_is_not_held_by_pods_of_the_other_that_were_broken_
         assert ready(decision)[2].endswith("The rollout goes on: 0 of 3 new prefill pods are ready.")
 
 
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        pytest.param({"type": "Progressing", "status": "True"}, "goes on", id="its controller sees progress"),
+        pytest.param(
+            {"type": "Progressing", "status": "False", "message": "timed out."}, "makes no progress", id="it sees none"
+        ),
+        pytest.param(
+            {"type": "ReplicaFailure", "status": "True", "message": "quota."},
+            "makes no progress",
+            id="it makes none",
+        ),
+    ],
+)
+def test_a_rollout_of_which_a_controller_complains_is_not_said_to_go_on(
+    rolling: World, condition: Json, told: str
+) -> None:
+    found = copy.deepcopy(rolling.live["Deployment", "chat-prefill"])
+    found |= {"status": {"conditions": [condition]}, "metadata": found["metadata"] | LATER}
+    rolling.cluster.children["Deployment"].put(ChildRecord.of(found))
+    message = ready(rolling.decide(spec("2")))[2]
+    assert message.endswith(f"The rollout {told}: 0 of 3 new prefill pods are ready, 0 of 3 new decode pods are ready.")
+
+
 LOADS: Json = {}
 NO_IMAGE: Json = {
     "containerStatuses": [{"name": "engine", "image": "e:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]

@@ -103,7 +103,8 @@ def decide(
     pods = count_roles(policy, _steered(plan, situation.sizing.live), cluster, workloads, now)
     gates = next_gates(pods)
     leaving = find_leaving(policy, cluster, pods, now)
-    rollout = " ".join(filter(None, (tell_rollout(pods, gates), tell_paused(policy, cluster, gates), leaving.told)))
+    told = tell_rollout(pods, gates, late={*situation.stuck, *situation.refused})
+    rollout = " ".join(filter(None, (told, tell_paused(policy, cluster, gates), leaving.told)))
     return Decision(
         plan=say_rollout(say_outdated(plan, policy.status, waits), policy.status, rollout),
         waits=waits,

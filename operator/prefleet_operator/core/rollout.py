@@ -44,7 +44,7 @@ until it has: a scheduler makes the new one wait for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
@@ -223,8 +223,9 @@ def _held(pods: RolePods, waits: bool) -> Gate:
     )
 
 
-def tell_rollout(fleet: Mapping[str, RolePods], gates: Mapping[str, Gate]) -> str:
-    """How far the rollout is and what it waits for, in one sentence; "" if no role has old pods."""
+def tell_rollout(fleet: Mapping[str, RolePods], gates: Mapping[str, Gate], late: Collection[str] = ()) -> str:
+    """How far the rollout is and what it waits for, in one sentence; "" if no role has old pods. `late`: roles whose
+    controller says that it makes no progress, or may make no pods."""
     if not gates:
         return ""
     fleet = _involved(fleet)
@@ -240,7 +241,8 @@ def tell_rollout(fleet: Mapping[str, RolePods], gates: Mapping[str, Gate]) -> st
         return f"The rollout waits ({far}): {crashed} crashed, and have to serve for {PROVEN_S / 60:.0f} minutes first."
     waiting = [role for role, gate in gates.items() if gate.waits]
     told = "; ".join(f"{role} waits for {_slowest(fleet, role)}" for role in waiting)
-    return f"The rollout goes on: {far}{f'; {told}' if told else ''}."
+    goes = "makes no progress" if any(role in gates for role in late) else "goes on"
+    return f"The rollout {goes}: {far}{f'; {told}' if told else ''}."
 
 
 def _each(fleet: Mapping[str, RolePods], counts: Mapping[str, int]) -> str:
