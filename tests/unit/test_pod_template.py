@@ -62,6 +62,18 @@ def test_what_a_pod_waits_for_before_it_ends_goes_by_the_grace_period_that_the_u
     assert f"range({limit_s})" in worker["lifecycle"]["preStop"]["exec"]["command"][2]
 
 
+@pytest.mark.parametrize(("own_s", "grace_s"), [(None, 30), (1800, 30), (12, 12)])
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe"])
+def test_an_engine_that_hangs_is_not_waited_for_before_it_is_restarted(
+    probe: str, own_s: int | None, grace_s: int
+) -> None:
+    """A kubelet runs preStop first there, too, which takes a server that does not answer for a busy one."""
+    template = {} if own_s is None else {"podTemplate": {"spec": {"terminationGracePeriodSeconds": own_s}}}
+    container = engine(VLLM | {"prefill": template}, "prefill")
+    assert container[probe]["terminationGracePeriodSeconds"] == grace_s
+    assert "terminationGracePeriodSeconds" not in container["readinessProbe"], "Kubernetes refuses it there"
+
+
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_an_accelerator_goes_by_the_name_that_its_cluster_gives_it(resource: str) -> None:
     spec = VLLM | {"prefill": {"accelerator": {"resource": resource, "count": 4}}}

@@ -9,8 +9,10 @@ runtime image does stand here; what an upgrade of it, or of this module, does to
 Times. A pod that is told to stop still receives requests until its endpoint has left every proxy and router, so
 preStop waits for that; then the engine ends its running requests, for which preStop waits too where the runtime says
 how many there are, since an engine that is told to stop aborts what still comes; the grace period is the sum, and a
-margin. A grace period of the user's own is what preStop goes by instead: all of it but the margin. The workers of a
-group are told to stop at the same moment as their leader and wait for as long as it computes.
+margin. A grace period of the user's own is what preStop goes by instead: all of it but the margin. A kubelet runs
+preStop also before it restarts an engine whose probes fail: one that answers nobody ends no request, however long it is
+given, so there the grace is short. The workers of a group are told to stop at the same moment as their leader and wait
+for as long as it computes.
 
 Rights. No access to the Kubernetes API. Engine images commonly run as root and write into their home, so
 runAsNonRoot is forced on them only where the spec asks for it (restricted.py); everything else of the restricted
@@ -43,6 +45,7 @@ RUNTIME_VOLUME: Final = "prefleet-runtime"
 _DRAIN = "prefleet_runtime.drain"
 _ENDPOINT_REMOVAL_S = 10
 _GRACE_MARGIN_S = 10
+_HUNG_GRACE_S = 30
 _RUNTIME_USER = 65532
 
 _CONFINED: Final[Object] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -90,7 +93,7 @@ def _engine_container(spec: RoleSpec, engine: EngineContainer) -> Object:
         "lifecycle": {"preStop": {"exec": {"command": _pre_stop(engine, _grace_s(spec, engine))}}},
         # What an engine says when it ends then stands in the pod's status, and from there in the policy's.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        **(_probes(engine) if engine.leads else {}),
+        **(_probes(engine, _grace_s(spec, engine)) if engine.leads else {}),
     }
     if spec.accelerator is not None:
         amount = {spec.accelerator.resource: str(spec.accelerator.count)}
@@ -150,17 +153,18 @@ for _ in range({limit_s}):
 """
 
 
-def _probes(engine: EngineContainer) -> Object:
+def _probes(engine: EngineContainer, grace_s: int) -> Object:
     """Until it has started, only the startup probe counts. A busy server may answer late: that is no reason to
     take it out at once, and less to kill it."""
     ready = {"httpGet": {"path": engine.ready_path, "port": engine.health_port}}
     lives = {"httpGet": {"path": engine.live_path, "port": engine.health_port}}
+    kills = {"terminationGracePeriodSeconds": min(_HUNG_GRACE_S, grace_s)}
     failures = engine.startup_limit_s // engine.startup_period_s
+    starts = {"periodSeconds": engine.startup_period_s, "timeoutSeconds": 5, "failureThreshold": failures}
     return {
-        "startupProbe": ready
-        | {"periodSeconds": engine.startup_period_s, "timeoutSeconds": 5, "failureThreshold": failures},
+        "startupProbe": ready | starts | kills,
         "readinessProbe": ready | {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
-        "livenessProbe": lives | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+        "livenessProbe": lives | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6} | kills,
     }
 
 
