@@ -197,6 +197,18 @@ def test_of_a_role_that_a_change_does_not_concern_the_revision_says_so_until_one
         live = applied(objects)
 
 
+def test_another_generation_of_an_engine_that_is_told_at_its_start_does_not_concern_decode() -> None:
+    spec = VLLM | {"engine": {"type": "SGLang", "version": "0.5.23"}, "scheduling": {"policy": "HRRN"}}
+    live = applied(settle(spec, policy=NativePolicy(generation=1, policy="HRRN"))[0])
+    for generation in (1, 2, 2):
+        objects, settled = settle(spec, live, policy=NativePolicy(generation=generation, policy="HRRN"))
+        assert settled["decode"].now.moved is (generation == 1)
+        assert settled["prefill"].now.moved
+        live = applied(objects)
+    _, settled = settle(change(spec, "decode", args=["--x"]), live, policy=NativePolicy(generation=2, policy="HRRN"))
+    assert settled["decode"].now.moved
+
+
 def test_a_template_that_is_too_large_to_be_remembered_still_runs() -> None:
     big = {"metadata": {"annotations": {"note": "x" * MAX_REVISION}}}
     objects, settled = settle(change(VLLM, "prefill", podTemplate=big))
