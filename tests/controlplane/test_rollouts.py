@@ -171,6 +171,41 @@ def test_broken_new_pods_stop_both_roles_and_the_next_good_spec_goes_through(
     check_serving(watch.states[2 * REPLICAS :], new)
 
 
+def test_a_role_that_is_taken_out_serves_until_those_in_its_place_do(fleet: Fleet, operator: OperatorProcess) -> None:
+    fleet.apply(mixed=spec("1")["decode"])
+    mixed = [("mixed", "1")] * REPLICAS
+    eventually(lambda: revisions(fleet) == mixed, ROLLED_S, 0.5)
+    with PodWatch(fleet.plane, fleet.namespace) as watch:
+        eventually(lambda: len(watch.states) >= REPLICAS, 20)
+        begun = len(watch.states) - 1
+        fleet.apply(**spec("2", args=["--no-such-argument"]))
+        eventually(says(fleet, f"Pods that the spec has no more serve until these do: {REPLICAS} of mixed."), 60)
+        eventually(lambda: fleet.condition("Ready")["reason"] == "EngineCrashing", 60)
+        assert [pod for pod in revisions(fleet) if pod[0] == "mixed"] == mixed
+        fleet.apply(**spec("3"))
+        await_revision(fleet, "3")
+        assert fleet.get("deployment", "chat-mixed") is None
+    serving = [sum(pod.ready for pod in state.values()) for state in watch.states[begun:]]
+    assert min(serving) >= REPLICAS
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["while it runs", "while no operator runs"])
+def test_a_policy_that_goes_in_the_middle_and_leaves_its_fleet_leaves_no_role_paused(
+    fleet: Fleet, operator: OperatorProcess, killed: bool
+) -> None:
+    fleet.apply(**spec("1"))
+    await_revision(fleet, "1")
+    fleet.apply(**spec("2", args=["--no-such-argument"]))
+    eventually(lambda: _paused(fleet) == ["decode"], 60)
+    if killed:
+        operator.kill()
+    fleet.plane.kubectl("delete", "prefillpolicy", "chat", "-n", fleet.namespace, "--cascade=orphan")
+    if killed:
+        operator.start()
+    eventually(lambda: not _paused(fleet), 30)
+    assert revisions(fleet).count(("prefill", "1")) == REPLICAS - 1, "it goes on by itself, and as safely"
+
+
 def _paused(fleet: Fleet) -> list[str]:
     return [role for role in ROLES if deployment(fleet, role)["spec"].get("paused")]
 

@@ -90,6 +90,7 @@ class MemoryApi:
         fields: Object = {
             "f:data": {f"f:{key}": {} for key in desired.get("data", {})},
             "f:metadata": {"f:annotations": annotations},
+            "f:spec": {"f:paused": {}} if "paused" in desired.get("spec", {}) else {},
         }
         managed = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}
         found["metadata"] |= {"uid": f"uid-{resource.plural}-{desired['metadata']['name']}", "managedFields": [managed]}
@@ -107,7 +108,10 @@ class MemoryApi:
         self._check(live, patch)
         status = patched(live.get("status") or {}, patch.get("status") or {})
         metadata = patched(live["metadata"], {"annotations": patch.get("metadata", {}).get("annotations", {})})
-        answer = copy.deepcopy(self._put(resource.plural, live | {"metadata": metadata, "status": status}))
+        parts = {"metadata": metadata, "status": status}
+        if subresource is None and "spec" in patch:
+            parts["spec"] = patched(live["spec"], patch["spec"])
+        answer = copy.deepcopy(self._put(resource.plural, live | parts))
         self._wrote(f"patch {resource.plural} {name} {subresource}")
         return answer
 

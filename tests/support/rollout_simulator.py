@@ -21,6 +21,8 @@ from prefleet_operator.core.rollout import Gate, RolePods, next_gates, tell_roll
 
 NEVER = 1_000_000
 """A delay that no run outlasts."""
+PROVEN_AFTER = 25
+"""Ticks for which a new pod that fell has to serve to count as sound again."""
 CALLED_BROKEN_AFTER = 20
 """Ticks after which a new pod that will never be ready is known to be broken."""
 MIN_READY = 5
@@ -32,12 +34,13 @@ Delay = Callable[[str, int], int]
 
 @dataclass(slots=True)
 class Pod:
-    """One pod; times in ticks. `index`: of a group, its number."""
+    """One pod; times in ticks. `index`: of a group, its number. `crashed`: it has served, and fallen."""
 
     revision: int
     made_at: int
     ready_at: int
     index: int = 0
+    crashed: bool = False
 
     def serves(self, tick: int) -> bool:
         """Whether it is ready."""
@@ -244,15 +247,21 @@ class Simulator:
             counts[f"{age}_{'ready' if pod.serves(self.tick) else 'unready'}"] += 1
         return RolePods(
             wanted=role.wanted,
+            changed=True,
             **counts,
             new_broken=sum(self._is_broken(pod) for pod in role.pods),
+            new_unproven=sum(self._is_unproven(pod) for pod in role.pods),
             max_surge=role.max_surge,
             max_unavailable=role.max_unavailable,
         )
 
     def _is_broken(self, pod: Pod) -> bool:
-        late = self.tick - pod.made_at >= CALLED_BROKEN_AFTER
-        return pod.revision == self.revision and pod.ready_at >= NEVER and late
+        late = pod.ready_at >= NEVER and self.tick - pod.made_at >= CALLED_BROKEN_AFTER
+        return pod.revision == self.revision and (late or (pod.crashed and not pod.serves(self.tick)))
+
+    def _is_unproven(self, pod: Pod) -> bool:
+        serves = pod.revision == self.revision and pod.serves(self.tick)
+        return serves and pod.crashed and self.tick - pod.ready_at < PROVEN_AFTER
 
     def _make(self, name: str, role: Workload) -> Pod:
         delay = self.delay(name, role.made)

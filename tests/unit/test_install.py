@@ -50,3 +50,24 @@ def test_a_target_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys:
     assert said.count("\n") == 1
     assert str(tmp_path / "file") in said
     assert "mount a writable volume" in said
+
+
+@pytest.mark.parametrize(
+    ("needs", "lacks"),
+    [
+        pytest.param((), "", id="nothing is asked for"),
+        pytest.param(("prefleet_runtime.drain", "prefleet_runtime.vllm.front"), "", id="all is there"),
+        pytest.param(
+            ("prefleet_runtime.drain", "prefleet_runtime.vllm.later"), "prefleet_runtime.vllm.later", id="one"
+        ),
+        pytest.param(("prefleet_runtime.later.part",), "prefleet_runtime.later.part", id="nor what it would be in"),
+    ],
+)
+def test_a_runtime_that_lacks_what_the_engine_is_started_with_is_refused_before_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], needs: tuple[str, ...], lacks: str
+) -> None:
+    flags = ["--needs", *needs] if needs else []
+    assert install.main([str(tmp_path / "runtime"), *flags]) == bool(lacks)
+    told = capsys.readouterr().err
+    assert told == (f"this runtime image lacks {lacks}: use one of the operator's release\n" if lacks else "")
+    assert (tmp_path / "runtime").exists() is not bool(lacks)

@@ -42,6 +42,38 @@ def test_pod_template_gives_leaders_and_workers(example: PodTemplateExample) -> 
     assert find_fault(groups) is None
 
 
+@pytest.mark.parametrize(
+    ("grace_s", "limit_s"),
+    [
+        pytest.param(None, 310, id="the usual time"),
+        pytest.param(1800, 1790, id="longer, for requests that run longer"),
+        pytest.param(60, 50, id="shorter, and still told to stop before it is killed"),
+        pytest.param(5, 1, id="hardly any"),
+    ],
+)
+def test_what_a_pod_waits_for_before_it_ends_goes_by_the_grace_period_that_the_user_gives_it(
+    grace_s: int | None, limit_s: int
+) -> None:
+    template = {} if grace_s is None else {"podTemplate": {"spec": {"terminationGracePeriodSeconds": grace_s}}}
+    hook = engine(VLLM | {"prefill": template}, "prefill")["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook[-2:] == ["--limit-s", str(limit_s)]
+    groups = render(VLLM | {"prefill": ROLE | template | {"nodesPerReplica": 2}})["LeaderWorkerSet/chat-prefill-group"]
+    worker = groups["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]
+    assert f"range({limit_s})" in worker["lifecycle"]["preStop"]["exec"]["command"][2]
+
+
+@pytest.mark.parametrize(("own_s", "grace_s"), [(None, 30), (1800, 30), (12, 12)])
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe"])
+def test_an_engine_that_hangs_is_not_waited_for_before_it_is_restarted(
+    probe: str, own_s: int | None, grace_s: int
+) -> None:
+    """A kubelet runs preStop first there, too, which takes a server that does not answer for a busy one."""
+    template = {} if own_s is None else {"podTemplate": {"spec": {"terminationGracePeriodSeconds": own_s}}}
+    container = engine(VLLM | {"prefill": template}, "prefill")
+    assert container[probe]["terminationGracePeriodSeconds"] == grace_s
+    assert "terminationGracePeriodSeconds" not in container["readinessProbe"], "Kubernetes refuses it there"
+
+
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_an_accelerator_goes_by_the_name_that_its_cluster_gives_it(resource: str) -> None:
     spec = VLLM | {"prefill": {"accelerator": {"resource": resource, "count": 4}}}

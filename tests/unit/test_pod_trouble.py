@@ -82,6 +82,15 @@ NOT_FOUND = 'Back-off pulling image "llm:1": ErrImagePull: llm:1: not found'
             "EngineCrashing", 'ends (exit code 1): "no CUDA device"', id="running again, and not ready yet",
         ),
         pytest.param(
+            pod(container(waiting("CrashLoopBackOff"), ended(0, "bye", reason="Completed"))),
+            "EngineCrashing", 'container engine ends (exit code 0, Completed): "bye"',
+            id="a server that ends politely",
+        ),
+        pytest.param(
+            pod(container(RUNNING, ended(0, reason="Completed"))),
+            "EngineCrashing", "ends (exit code 0, Completed): see kubectl logs --previous", id="and starts again",
+        ),
+        pytest.param(
             pod(container(waiting("PodInitializing")), init=(container(ended(1, "disk full"), name="installer"),)),
             "EngineCrashing", 'container installer ends (exit code 1): "disk full"', id="its init container",
         ),
@@ -111,6 +120,35 @@ def test_trouble(given: Json, reason: str, told: str) -> None:
 )
 def test_no_trouble(given: Json) -> None:
     assert pod_trouble(given) is None
+
+
+OLD_RUNTIME = "; its runtime image is older than the operator: set spec.runtime.image or Helm's runtimeImage"
+
+
+@pytest.mark.parametrize(
+    ("given", "old"),
+    [
+        pytest.param(
+            pod(container(RUNNING, ended(1, "No module named 'prefleet_runtime.vllm.front'\nbye"))),
+            True, id="an engine whose middleware is not there",
+        ),
+        pytest.param(
+            pod(container(RUNNING, ended(1, "python3: No module named prefleet_runtime.sim.server"))),
+            True, id="a simulated engine that is not there",
+        ),
+        pytest.param(
+            pod(init=(container(ended(2, "prefleet-runtime: error: unrecognized arguments: --needs x")),)),
+            True, id="a runtime that cannot be asked",
+        ),
+        pytest.param(
+            pod(container(RUNNING, ended(1, "No module named 'torch'"))), False, id="another module",
+        ),
+    ],
+)  # fmt: skip
+def test_a_runtime_image_that_is_older_than_the_operator_is_told_with_what_to_do(given: Json, old: bool) -> None:
+    trouble = pod_trouble(given)
+    assert trouble is not None
+    assert trouble.told.endswith(OLD_RUNTIME) is old
 
 
 def test_what_a_node_says_is_kept_short_and_on_one_line() -> None:

@@ -12,6 +12,7 @@ from prefleet_operator.adapters.kube import (
     Resource,
     UnavailableError,
 )
+from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.app.apply import merge_patch
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.leader import LeadershipLostError
@@ -158,6 +159,26 @@ async def test_after_a_fault_at_any_write_the_next_turns_converge(number: int, f
         "policy": "ShortRequestFirst", "threshold": 900, "longMaxWait": "4s", "generation": 2
     }  # fmt: skip
     assert [move["generation"] for move in status["history"]] == [1, 2]
+
+
+async def test_nothing_of_a_role_that_is_taken_out_goes_while_it_serves_and_those_in_its_place_do_not() -> None:
+    world = World()
+    world.api.add_policy()
+    world.watch()
+    await world.turn()
+    world.cluster.pods.put(PodRecord.of(POD))
+    world.readings.put("uid-chat", FleetReading(), world.now)
+    world.api.add_policy(prefill=None, decode=None, mixed={"replicas": 1})
+    world.rewatch()
+    written = await world.turn()
+    assert [write for write in written if write.startswith("delete")] == []
+    (prefill,) = world.cluster.pods.everything("ns")
+    world.cluster.pods.remove(prefill.identity)
+    written = await world.turn()
+    assert sorted(write for write in written if write.startswith("delete")) == [
+        "delete deployments chat-decode", "delete deployments chat-prefill",
+        "delete services chat-decode", "delete services chat-prefill",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -140,5 +140,5 @@ async def test_a_worker_says_nothing_against_a_leader_that_serves(world: World) 
     world.cluster.pods.put(group_pod(0, POD["status"], role="prefill"))
     world.cluster.pods.put(group_pod(1, NOWHERE))
     (policy,) = world.policies
-    pods, _, _ = gather_pods(policy, world.cluster)
+    pods, _, _ = gather_pods(policy, world.cluster, world.now)
     assert [pod.trouble for pod in pods] == [None]

@@ -27,11 +27,33 @@ ARGS = (Difference("spec.containers[engine].args", ["a"], ["b"]),)
     ],
 )
 def test_one_event_tells_of_all_roles_that_are_replaced(restarts: list[Restart], told: str | None) -> None:
-    events = restart_events(restarts)
+    events = restart_events(restarts, {})
     assert len(events) == (told is not None)
     for event in events:
         assert event.reason is Reason.RESTART_NEEDED
         assert event.message == f"Pods have to be replaced, as many at once as the role's rollout allows: {told}"
+
+
+@pytest.mark.parametrize(
+    ("leaving", "restarts", "told"),
+    [
+        pytest.param({"mixed": 0}, [], None, id="a role without pods"),
+        pytest.param(
+            {"mixed": 2}, [], "2 pods of mixed go, which the spec has no more.", id="a role that is taken out"
+        ),
+        pytest.param(
+            {"prefill": 1, "decode": 2},
+            [Restart("router", 1, ARGS)],
+            "Pods have to be replaced, as many at once as the role's rollout allows: 1 pod of router for "
+            "spec.containers[engine].args. 1 pod of prefill and 2 pods of decode go, which the spec has no more.",
+            id="beside one that is replaced",
+        ),
+    ],
+)
+def test_the_pods_of_a_role_that_is_taken_out_are_told_of_too(
+    leaving: dict[str, int], restarts: list[Restart], told: str | None
+) -> None:
+    assert [event.message for event in restart_events(restarts, leaving)] == ([told] if told else [])
 
 
 @pytest.mark.parametrize(

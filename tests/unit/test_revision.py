@@ -178,9 +178,35 @@ def test_what_is_no_revision_is_none(text: str) -> None:
     assert Revision.from_json(text) is None
 
 
-def test_a_revision_survives_being_written() -> None:
-    revision = Revision("abc", "1.0", {"spec": {"a": [1, None, "ü"]}})
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_revision_survives_being_written(moved: bool) -> None:
+    revision = Revision("abc", "1.0", {"spec": {"a": [1, None, "ü"]}}, moved)
     assert Revision.from_json(revision.to_json()) == revision
+
+
+def test_of_a_role_that_a_change_does_not_concern_the_revision_says_so_until_one_does() -> None:
+    live = applied(settle(VLLM)[0])
+    steps = (
+        (change(VLLM, "prefill", args=["--max-num-seqs", "8"]), False),
+        (change(VLLM, "prefill", args=["--max-num-seqs", "8"]), False),
+        (change(VLLM, "decode", args=["--max-num-seqs", "8"]), True),
+    )
+    for spec, moved in steps:
+        objects, settled = settle(spec, live)
+        assert settled["decode"].now.moved is moved
+        live = applied(objects)
+
+
+def test_another_generation_of_an_engine_that_is_told_at_its_start_does_not_concern_decode() -> None:
+    spec = VLLM | {"engine": {"type": "SGLang", "version": "0.5.23"}, "scheduling": {"policy": "HRRN"}}
+    live = applied(settle(spec, policy=NativePolicy(generation=1, policy="HRRN"))[0])
+    for generation in (1, 2, 2):
+        objects, settled = settle(spec, live, policy=NativePolicy(generation=generation, policy="HRRN"))
+        assert settled["decode"].now.moved is (generation == 1)
+        assert settled["prefill"].now.moved
+        live = applied(objects)
+    _, settled = settle(change(spec, "decode", args=["--x"]), live, policy=NativePolicy(generation=2, policy="HRRN"))
+    assert settled["decode"].now.moved
 
 
 def test_a_template_that_is_too_large_to_be_remembered_still_runs() -> None:

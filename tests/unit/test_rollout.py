@@ -17,11 +17,13 @@ from prefleet_operator.core.rollout import Gate, RolePods, least_slack, next_gat
 from tests.support.rollout_simulator import (
     MIN_READY,
     NEVER,
+    PROVEN_AFTER,
     Deployment,
     Groups,
     Pod,
     Row,
     Simulator,
+    Workload,
     as_table,
     fleet,
     surging,
@@ -121,6 +123,11 @@ def test_without_surge_and_without_absence_nothing_could_move() -> None:
         RolePods(wanted=1, max_surge=0, max_unavailable=0)
 
 
+def test_unproven_pods_count_among_those_that_are_ready() -> None:
+    with pytest.raises(ValueError, match="new_unproven 1 counts among new_ready 0"):
+        RolePods(wanted=1, new_unproven=1)
+
+
 def test_broken_pods_count_among_those_that_are_not_ready() -> None:
     with pytest.raises(ValueError, match="new_broken 1 counts among new_unready 0"):
         RolePods(wanted=1, new_broken=1)
@@ -165,8 +172,18 @@ def test_limits_are_counted_as_kubernetes_counts_them(
         pytest.param(
             {"prefill": RolePods(wanted=3, old_ready=3), "decode": BROKEN["decode"]},
             "The rollout has stopped (0 of 3 new prefill pods are ready, 0 of 4 new decode pods are ready): 1 of 1 new "
-            "decode pods will not become ready by themselves, and old ones stay.",
-            id="that it has stopped",
+            "decode pods will not become ready by themselves, and old ones stay: apply a spec that mends them, or the "
+            "last one that worked.",
+            id="that it has stopped, and what to do",
+        ),
+        pytest.param(
+            {
+                "prefill": RolePods(wanted=3, old_ready=2, new_ready=1, new_unproven=1),
+                "decode": RolePods(wanted=4, old_ready=4),
+            },
+            "The rollout waits (1 of 3 new prefill pods are ready, 0 of 4 new decode pods are ready): 1 of 1 new "
+            "prefill pods crashed, and have to serve for 5 minutes first.",
+            id="that pods which crashed have to prove themselves",
         ),
     ],
 )
@@ -219,8 +236,31 @@ def test_all_steps_of_a_revision_that_never_starts() -> None:
     assert as_table(shown.rows).splitlines()[-2:] == [
         "4     3+0          0+1          3/4            +0 -1         1+0         1+0         2/2           closed",
         "The rollout has stopped (0 of 4 new prefill pods are ready, 1 of 2 new decode pods are ready): "
-        "1 of 1 new prefill pods will not become ready by themselves, and old ones stay.",
+        "1 of 1 new prefill pods will not become ready by themselves, and old ones stay: "
+        "apply a spec that mends them, or the last one that worked.",
     ]
+
+
+@pytest.mark.parametrize("kind", [Deployment, Groups])
+@pytest.mark.parametrize("served", [MIN_READY + 1, PROVEN_AFTER - 1])
+def test_a_revision_that_starts_well_and_crashes_at_its_work_takes_no_old_pod_down_from_then_on(
+    kind: type[Workload], served: int
+) -> None:
+    """Else its controllers would take the next ones each time that it serves again."""
+    shown = fleet(lambda _role, number: 30 * number, kind, prefill=12, decode=12)
+    left = []
+    for _ in range(1000):
+        new = [pod for role in shown.roles.values() for pod in role.pods if pod.revision == shown.revision]
+        for pod in new:
+            if shown.tick - pod.ready_at >= served:
+                pod.ready_at, pod.crashed = shown.tick + 7, True
+        old = {name: pods.old for name, pods in shown.turn().seen.items()}
+        left += [old] if any(pod.crashed for pod in new) else []
+    assert len(left) > 900
+    assert all(old == left[0] for old in left)
+    assert all(count > 6 for count in left[0].values())
+    shown.delay = lambda _role, _number: 1
+    assert shown.run(), "once they serve for long enough it goes on"
 
 
 def test_all_steps_of_groups_are_held_by_their_partition() -> None:
@@ -257,6 +297,18 @@ def test_a_broken_old_revision_holds_the_next_one_up_in_no_role() -> None:
     assert shown.run()
     served = next(row.tick for row in shown.rows if row.seen["prefill"].ready == 8)
     assert served == 4, "all at once: removed, made, ready"
+
+
+@pytest.mark.parametrize("broken", [0, 1, 4], ids=["starting", "one is broken", "all are broken"])
+def test_a_role_that_the_change_does_not_concern_holds_nobody_up_in_whatever_state_it_is(broken: int) -> None:
+    """Its pods may be broken for want of what the other role is to get now."""
+    decode = RolePods(wanted=4, new_unready=4, new_broken=broken, changed=False)
+    pods = {"prefill": RolePods(wanted=4, old_ready=3, new_ready=1), "decode": decode}
+    gates = next_gates(pods)
+    assert gates == {"prefill": opened(0, 1, 4)}
+    assert tell_rollout(pods, gates) == "The rollout goes on: 1 of 4 new prefill pods are ready."
+    left = {**pods, "decode": replace(decode, old_ready=1)}
+    assert next_gates(left)["prefill"] == closed(1), "with pods of an earlier change it still rolls"
 
 
 def test_a_role_that_changes_alone_waits_for_none() -> None:
@@ -414,16 +466,18 @@ some = st.integers(0, 6)
 @st.composite
 def states(draw: st.DrawFn) -> RolePods:
     surge = draw(st.integers(0, 3))
-    unready = draw(some)
+    unready, ready = draw(some), draw(some)
     return RolePods(
         wanted=draw(some),
         old_ready=draw(some),
         old_unready=draw(some),
-        new_ready=draw(some),
+        new_ready=ready,
+        new_unproven=draw(st.integers(0, ready)) * draw(st.integers(0, 1)),
         new_unready=unready,
         new_broken=draw(st.integers(0, unready)) * draw(st.integers(0, 1)),
         max_surge=surge,
         max_unavailable=draw(st.integers(0 if surge else 1, 4)),
+        changed=draw(st.booleans()),
     )
 
 

@@ -14,6 +14,8 @@ from prefleet_operator.app.decision import Decision, Installation, decide
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.records import ChildRecord, PodRecord
+from prefleet_operator.core.events import Event
+from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.rollout import Gate, RolePods
 from prefleet_operator.render import FIELD_MANAGER, InstallationDefaults, PolicyObject, render_fleet, with_gates
 from prefleet_operator.render.changes import by_key, compare_objects
@@ -49,9 +51,9 @@ class World:
         self.live: dict[tuple[str, str], Json] = {}
         self.made = 0
 
-    def decide(self, wanted: Json) -> Decision:
+    def decide(self, wanted: Json, status: Json | None = None) -> Decision:
         metadata = {"name": "chat", "namespace": "ns", "uid": "u", "generation": 1, "resourceVersion": "1"}
-        policy = PolicyRecord.of({"metadata": metadata, "spec": wanted})
+        policy = PolicyRecord.of({"metadata": metadata, "spec": wanted, "status": status or {}})
         installation = Installation(InstallationDefaults("runtime:1"), ("PodScrape",), "1.0")
         return decide(policy, parse_spec(wanted), self.cluster, FleetReading(), installation, NOW)
 
@@ -73,7 +75,7 @@ class World:
         told = {name: value for name, value in found.items() if name != "kind"} if kind == "Deployment" else found
         self.cluster.children[kind].put(ChildRecord.of(told))
 
-    def pods(self, role: str, digest: str, count: int = 1, status: Json = SERVES, ending: bool = False) -> None:
+    def pods(self, role: str, digest: str, count: int = 1, status: Json = SERVES, goes_by: str = "") -> None:
         for _ in range(count):
             self.made += 1
             metadata: Json = {
@@ -84,8 +86,8 @@ class World:
                 "labels": {"prefleet.dev/fleet": "chat", "prefleet.dev/role": role},
                 "annotations": {DIGEST: digest} if digest else {},
             }
-            if ending:
-                metadata["deletionTimestamp"] = "2023-11-14T22:00:00Z"
+            if goes_by:
+                metadata["deletionTimestamp"] = goes_by
             self.cluster.pods.put(PodRecord.of({"metadata": metadata, "status": status}))
 
     def no_pods(self) -> None:
@@ -167,18 +169,69 @@ def test_broken_new_pods_hold_the_other_role_and_ready_says_what_ails_them(rolli
     status, reason, message = ready(decision)
     assert (status, reason) == ("False", "EngineCrashing")
     assert "container engine ends (exit code 2)" in message
-    assert message.endswith("1 of 1 new prefill pods will not become ready by themselves, and old ones stay.")
+    assert message.endswith(
+        "1 of 1 new prefill pods will not become ready by themselves, and old ones stay: apply a spec that mends them, "
+        "or the last one that worked."
+    )
+    (event,) = stops(decision)
+    assert event.warning
+    assert message.endswith(event.message)
+    assert not stops(rolling.decide(spec("2"), decision.plan.status.to_resource())), "it is said once"
 
 
-@pytest.mark.parametrize("ending", [True, False], ids=["others end", "nobody makes room"])
-def test_a_pod_that_waits_for_the_accelerators_of_one_that_ends_is_not_broken(rolling: World, ending: bool) -> None:
+def stops(decision: Decision) -> list[Event]:
+    return [event for event in decision.plan.events if event.reason is Reason.ROLLOUT_STOPPED]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "since", "waits"),
+    [
+        pytest.param(1, "2023-11-14T22:10:00Z", True, id="it crashed, and serves again for 200 seconds"),
+        pytest.param(1, "2023-11-14T22:05:00Z", False, id="it crashed, and serves again for 500 seconds"),
+        pytest.param(0, "2023-11-14T22:10:00Z", False, id="it has never crashed"),
+    ],
+)
+def test_a_new_pod_that_crashed_holds_old_ones_until_it_has_served(
+    rolling: World, restarts: int, since: str, waits: bool
+) -> None:
+    served = {"type": "Ready", "status": "True", "lastTransitionTime": since}
+    status = {
+        "conditions": [served],
+        "containerStatuses": [{"name": "engine", "ready": True, "restartCount": restarts}],
+    }
+    rolling.no_pods()
+    for role in ("prefill", "decode"):
+        rolling.pods(role, "old", 2)
+        rolling.pods(role, rolling.digest(role), status=status if role == "prefill" else SERVES)
+    decision = rolling.apply(spec("2"))
+    assert [steering(decision, role)[0] for role in ("prefill", "decode")] == [waits, waits]
+    told = "1 of 1 new prefill pods crashed, and have to serve for 5 minutes first."
+    assert ready(decision)[2].endswith(told) is waits
+    assert not stops(decision)
+
+
+@pytest.mark.parametrize(
+    ("goes_by", "status", "waits"),
+    [
+        pytest.param("2023-11-14T22:18:20Z", SERVES, True, id="another ends, within its grace"),
+        pytest.param("2023-11-14T22:13:00Z", SERVES, True, id="its grace is just over"),
+        pytest.param("2023-11-14T22:00:00Z", SERVES, False, id="it hangs: its node is lost"),
+        pytest.param("", {"phase": "Failed"}, False, id="it was evicted, and only its record stays"),
+        pytest.param("", SERVES, False, id="nobody makes room"),
+    ],
+)
+def test_a_pod_that_waits_for_the_accelerators_of_one_that_ends_is_in_no_trouble(
+    rolling: World, goes_by: str, status: Json, waits: bool
+) -> None:
     rolling.no_pods()
     rolling.pods("prefill", "old", 2)
-    rolling.pods("prefill", "old", 1, ending=ending)
+    rolling.pods("prefill", "old", 1, status, goes_by=goes_by)
     rolling.pods("prefill", rolling.digest("prefill"), status=NOWHERE)
     rolling.pods("decode", "old", 3)
     decision = rolling.apply(spec("2"))
-    assert steering(decision, "decode")[0] is not ending
+    assert steering(decision, "decode")[0] is not waits
+    assert ("no node takes it" in ready(decision)[2]) is not waits
+    assert ("The rollout has stopped" in ready(decision)[2]) is not waits
 
 
 def test_a_role_that_is_scaled_meanwhile_is_held_against_its_new_size(rolling: World) -> None:
@@ -189,6 +242,78 @@ def test_a_role_that_is_scaled_meanwhile_is_held_against_its_new_size(rolling: W
     decision = rolling.apply(spec("2", replicas=6))
     assert steering(decision, "prefill")[0] is False, "pods are to be made, so it is not at rest"
     assert "1 of 6 new prefill pods are ready" in ready(decision)[2]
+
+
+def test_a_change_of_one_role_is_not_held_by_pods_of_the_other_that_were_broken_before() -> None:
+    """The fix of what ails decode may be a change of prefill alone."""
+    world = World()
+    world.apply(spec("1"))
+    world.pods("prefill", world.digest("prefill"), 3)
+    world.pods("decode", world.digest("decode"), 1, status=CRASHES)
+    wanted = spec("2") | {"decode": spec("1")["decode"]}
+    decisions = [world.apply(wanted), world.apply(wanted)]
+    for decision in decisions:
+        assert steering(decision, "prefill") == (False, ONE_BY_ONE)
+        assert ready(decision)[2].endswith("The rollout goes on: 0 of 3 new prefill pods are ready.")
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        pytest.param({"type": "Progressing", "status": "True"}, "goes on", id="its controller sees progress"),
+        pytest.param(
+            {"type": "Progressing", "status": "False", "message": "timed out."}, "makes no progress", id="it sees none"
+        ),
+        pytest.param(
+            {"type": "ReplicaFailure", "status": "True", "message": "quota."},
+            "makes no progress",
+            id="it makes none",
+        ),
+    ],
+)
+def test_a_rollout_of_which_a_controller_complains_is_not_said_to_go_on(
+    rolling: World, condition: Json, told: str
+) -> None:
+    found = copy.deepcopy(rolling.live["Deployment", "chat-prefill"])
+    found |= {"status": {"conditions": [condition]}, "metadata": found["metadata"] | LATER}
+    rolling.cluster.children["Deployment"].put(ChildRecord.of(found))
+    message = ready(rolling.decide(spec("2")))[2]
+    assert message.endswith(f"The rollout {told}: 0 of 3 new prefill pods are ready, 0 of 3 new decode pods are ready.")
+
+
+LOADS: Json = {}
+NO_IMAGE: Json = {
+    "containerStatuses": [{"name": "engine", "image": "e:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]
+}
+
+
+@pytest.mark.parametrize(
+    ("mixed", "prefill", "decode", "kept"),
+    [
+        pytest.param(SERVES, SERVES, LOADS, True, id="those in its place load their model"),
+        pytest.param(SERVES, SERVES, NO_IMAGE, True, id="they will never serve"),
+        pytest.param(SERVES, SERVES, NOWHERE, False, id="they have no room, which it makes"),
+        pytest.param(SERVES, SERVES, SERVES, False, id="they serve"),
+        pytest.param(LOADS, LOADS, LOADS, False, id="it does not serve itself"),
+    ],
+)
+def test_a_role_that_is_taken_out_serves_until_those_in_its_place_do(
+    mixed: Json, prefill: Json, decode: Json, kept: bool
+) -> None:
+    world = World()
+    role = {"replicas": 2}
+    base = {"model": {"servedName": "chat"}, "engine": {"type": "Simulator"}}
+    world.apply(base | {"mixed": role})
+    world.pods("mixed", world.digest("mixed"), 2, mixed)
+    apart = base | {"prefill": role, "decode": role}
+    assert world.apply(apart).leaving.kept is (mixed is SERVES), "before any pod of the others is made"
+    world.pods("prefill", world.digest("prefill"), 2, prefill)
+    world.pods("decode", world.digest("decode"), 2, decode)
+    decision = world.decide(apart)
+    assert decision.leaving.kept_roles == ({"mixed"} if kept else frozenset())
+    assert decision.leaving.going == ({} if kept else {"mixed": 2})
+    told = "Pods that the spec has no more serve until these do: 2 of mixed."
+    assert ready(decision)[2].endswith(told) is kept
 
 
 @pytest.mark.parametrize(("ours", "told"), [(False, True), (True, False)], ids=["by somebody", "by the operator"])

@@ -24,7 +24,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +103,11 @@ class Applier:
         generation: int,
         scales: Mapping[Role, int] | None = None,
         costs: Mapping[str, int] | None = None,
+        kept: Collection[Role] = (),
     ) -> Changes:
         """What differs between `objects` and what is there. `scales`: by role, the replicas of workloads that are
-        applied without any; one that does not exist yet gets those it is applied with."""
+        applied without any; one that does not exist yet gets those it is applied with. `kept`: roles of which nothing
+        is pruned yet."""
         wanted = {_key(desired) for desired in objects}
         children = (
             (kind, child) for kind in PRUNED_KINDS for child in self._cluster.children[kind].of(namespace, fleet)
@@ -118,7 +120,10 @@ class Applier:
             prunes=tuple(
                 (kind, child)
                 for kind, child in children
-                if child.ours and not child.deleting and (kind, namespace, child.identity.name) not in wanted
+                if child.ours
+                and not child.deleting
+                and child.role not in kept
+                and (kind, namespace, child.identity.name) not in wanted
             ),
             annotate=annotate,
             scales=tuple(self._scales(objects, scales or {})),
@@ -150,6 +155,22 @@ class Applier:
             await self._scale(kind, changes.namespace, name, count)
         generation = {GENERATION_ANNOTATION: str(changes.generation)}
         await self._annotate(changes.namespace, dict.fromkeys(changes.annotate, generation))
+
+    async def let_go(self, namespace: str, fleet: str) -> None:
+        """Resume what a gate has paused and a policy that is gone has left to nobody: its deletion orphaned it. Raises
+        KubeError. What is still owned goes with its owner."""
+        deployments = RESOURCES_BY_KIND["Deployment"]
+        for record in self._cluster.children["Deployment"].of(namespace, fleet):
+            if not record.held:
+                continue
+            live = await self._kube.find(deployments, namespace, record.identity.name)
+            if live is None or live["metadata"].get("ownerReferences"):
+                continue
+            bound = {"resourceVersion": live["metadata"]["resourceVersion"]}
+            patch = {"metadata": bound, "spec": {"paused": None}}
+            answer = await self._kube.merge_patch(deployments, namespace, record.identity.name, patch)
+            self._cluster.children["Deployment"].put(ChildRecord.of(answer))
+            logger.info("%s/%s: resumed, since its policy has gone and left it", namespace, record.identity.name)
 
     def forget(self, namespace: str, fleet: str) -> None:
         """Drop the memory of a fleet that is gone."""

@@ -13,7 +13,7 @@ from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.gather import Cluster, gather, live_config_map
 from prefleet_operator.app.policies import PolicyRecord
-from prefleet_operator.app.rollouts import count_roles, tell_paused
+from prefleet_operator.app.rollouts import Leaving, count_roles, find_leaving, tell_paused
 from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles, late_roles
 from prefleet_operator.core.differences import Difference
 from prefleet_operator.core.plan import Plan, make_plan
@@ -50,13 +50,15 @@ class Installation:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The plan, the objects in the order in which they are applied, the roles of which pods are replaced, and the
-    sentence of those whose pods wait for an upgrade, "" if none do. `costs`: by pod, what its deletion is to cost."""
+    sentence of those whose pods wait for an upgrade, "" if none do. `costs`: by pod, what its deletion is to cost.
+    `leaving`: the roles that the spec has no more."""
 
     plan: Plan
     objects: tuple[Object, ...]
     restarts: tuple[Restart, ...]
     waits: str = ""
     costs: Mapping[str, int] = field(default_factory=dict)
+    leaving: Leaving = field(default_factory=Leaving)
 
     @property
     def sizes(self) -> Mapping[Role, int]:
@@ -78,7 +80,7 @@ def decide(
     Raises:
         InvalidSpecError: what schema and CEL cannot see is wrong with the spec.
     """
-    situation = gather(policy, spec, cluster, reading, installation.sources, sizing)
+    situation = gather(policy, spec, cluster, reading, installation.sources, now, sizing)
     plan = make_plan(situation, now)
     spec = plan.spec
     target = PolicyObject(policy.name, policy.namespace, policy.uid or None)
@@ -98,11 +100,13 @@ def decide(
     objects, workloads = settle_revisions(rendered, spec, plan.policy, release, policy.upgrade, remembered, undigested)
     outdated = [Outdated(each.role, each.now.release, each.outdated) for each in workloads]
     waits = outdated_sentence(outdated, release, UPGRADE_ANNOTATION)
-    pods = count_roles(policy, _steered(plan, situation.sizing.live), cluster, workloads)
+    pods = count_roles(policy, _steered(plan, situation.sizing.live), cluster, workloads, now)
     gates = next_gates(pods)
-    rollout = " ".join(filter(None, (tell_rollout(pods, gates), tell_paused(policy, cluster, gates))))
+    leaving = find_leaving(policy, cluster, pods, now)
+    told = tell_rollout(pods, gates, late={*situation.stuck, *situation.refused})
+    rollout = " ".join(filter(None, (told, tell_paused(policy, cluster, gates), leaving.told)))
     return Decision(
-        plan=say_rollout(say_outdated(plan, policy.status, waits), rollout),
+        plan=say_rollout(say_outdated(plan, policy.status, waits), policy.status, rollout),
         waits=waits,
         objects=tuple(with_gates(release_replicas(objects, _counted(policy, spec, cluster, objects)), gates, pods)),
         restarts=tuple(
@@ -110,6 +114,7 @@ def decide(
             for each in workloads
         ),
         costs=_costs(policy, plan, cluster, reading, now),
+        leaving=leaving,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prefleet_runtime.contract import DEFAULT_EXPORTER_PORT, InvalidPolicyError, RuntimePolicy
@@ -17,10 +17,14 @@ from prefleet_operator.app.workqueue import Key
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Reading, RouterView, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
+from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.core.sizing.turn import SizingView
 from prefleet_operator.engines import engine_for
 from prefleet_operator.render import live_config_map_name, router_object_name, router_warnings
+
+OVERDUE_S = 60
+"""How long after its grace a pod may still be there: its node is slow. Later than that its node is taken for lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,20 @@ class Cluster:
             if pod.trouble is not None and not pod.terminating
         }
 
+    def troubles(self, key: Key, pods: Iterable[PodRecord], now: float) -> dict[str, PodTrouble]:
+        """By name, why some of these pods of a fleet will not become ready by waiting: they say so, or a worker does.
+
+        One that no node takes is in no trouble while others of the fleet end: it waits for their accelerators.
+        """
+        workers = self.troubled_workers(*key)
+        room = any(_makes_room(pod, now) for pod in self.pods.of(*key))
+        found = {pod.identity.name: pod.trouble or workers.get(pod.group) for pod in pods if not pod.ready}
+        return {
+            name: trouble
+            for name, trouble in found.items()
+            if trouble is not None and not (room and trouble.reason is Reason.UNSCHEDULABLE)
+        }
+
     def workloads(self, key: Key) -> tuple[ChildRecord, ...]:
         """What makes a fleet's pods."""
         return tuple(
@@ -105,17 +123,23 @@ class Cluster:
         return all(attached.known for (where, _), attached in self.attached.items() if where == namespace)
 
 
+def _makes_room(pod: PodRecord, now: float) -> bool:
+    """Whether a pod is about to give back what its node gave it. One whose node is lost may never do."""
+    return not pod.routes and pod.ends_by_s is not None and now < pod.ends_by_s + OVERDUE_S
+
+
 def gather(
     policy: PolicyRecord,
     spec: PrefillPolicySpec,
     cluster: Cluster,
     reading: FleetReading,
     sources: tuple[str, ...],
+    now: float,
     sizing: SizingState | None = None,
 ) -> Situation:
     """The situation of one fleet. `sizing`: what this process knows of the last decision on its sizes."""
     pods = cluster.fleet_pods(policy.namespace, policy.name)
-    workers = cluster.troubled_workers(policy.namespace, policy.name)
+    troubles = cluster.troubles(policy.key, pods, now)
     stuck, refused = _faults(cluster.workloads(policy.key))
     config_map = live_config_map(policy, spec, cluster)
     return Situation(
@@ -124,7 +148,7 @@ def gather(
         status=policy.status,
         live=None if config_map is None else read_live(config_map),
         metrics=reading.metrics,
-        pods=tuple(_view(pod, _generation(pod, spec, reading), workers) for pod in pods),
+        pods=tuple(_view(pod, _generation(pod, spec, reading), troubles) for pod in pods),
         pod_generations={pod.identity.name: pod.generation for pod in pods},
         stuck=stuck,
         untaken={
@@ -165,18 +189,18 @@ def live_config_map(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Clus
 
 
 def gather_pods(
-    policy: PolicyRecord, cluster: Cluster
+    policy: PolicyRecord, cluster: Cluster, now: float
 ) -> tuple[tuple[PodView, ...], Mapping[Role, str], Mapping[Role, str]]:
     """The pods of a fleet that nobody measures, and by role why a rollout is stuck or its pods are refused.
 
     Of one whose spec says attach and is refused, those that the operator made for the last spec go on.
     """
     unasked = Missing("it has not been asked yet.")
-    workers = cluster.troubled_workers(policy.namespace, policy.name)
     workloads = cluster.workloads(policy.key)
     made = any(each.role is not None for each in workloads)
     found = cluster.made_pods(*policy.key) if made else cluster.fleet_pods(*policy.key)
-    return tuple(_view(pod, unasked, workers) for pod in found), *_faults(workloads)
+    troubles = cluster.troubles(policy.key, found, now)
+    return tuple(_view(pod, unasked, troubles) for pod in found), *_faults(workloads)
 
 
 def _faults(workloads: Sequence[ChildRecord]) -> tuple[Mapping[Role, str], Mapping[Role, str]]:
@@ -227,7 +251,7 @@ def _is_current(pod: PodRecord, policy: PolicyRecord, spec: PrefillPolicySpec) -
     return not spec.engine.told_at_start or (effective is not None and pod.generation == effective.generation)
 
 
-def _view(pod: PodRecord, generation: Reading[int], workers: Mapping[str, PodTrouble]) -> PodView:
+def _view(pod: PodRecord, generation: Reading[int], troubles: Mapping[str, PodTrouble]) -> PodView:
     assert pod.role is not None
     return PodView(
         name=pod.identity.name,
@@ -237,7 +261,7 @@ def _view(pod: PodRecord, generation: Reading[int], workers: Mapping[str, PodTro
         terminating=pod.terminating,
         ready_since_s=pod.ready_since_s,
         reported_generation=generation,
-        trouble=pod.trouble or (None if pod.ready else workers.get(pod.group)),
+        trouble=troubles.get(pod.identity.name),
         created_s=pod.created_s,
         restarted=pod.restarted,
     )

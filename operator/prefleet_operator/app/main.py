@@ -142,9 +142,14 @@ class Operator:
             self.queue.mark(record.key, urgent=self._know(record))
 
     async def synced(self) -> None:
-        """Wait until all that decisions rest on has been read."""
+        """Wait until all that decisions rest on has been read. What a policy left paused that went while no operator
+        ran is looked at, too."""
         await self.watchers.synced()
         await self.read_policies()
+        for child in self._cluster.children["Deployment"].everything(None):
+            key = child.identity.namespace, child.identity.fleet
+            if child.held and self.policies.get(key) is None:
+                self.queue.mark(key)
 
     async def read_policies(self) -> None:
         """Know all policies before the first is decided about: whom an older one's pods belong to must not depend on

@@ -2,7 +2,8 @@
 
 A pod that loads its model is not in trouble; one that cannot be scheduled, or whose container cannot be pulled, made
 or kept alive, is. What is said must not change while the trouble does not: a container that crashes is now ended,
-now waiting, now running anew, and its count rises, so only how it last ended is told.
+now waiting, now running anew, and its count rises, so only how it last ended is told. A server that ends is in trouble
+whatever its exit code: told to stop for its startup probe, it may well say 0.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ _SAME_AS = {"ErrImagePull": "ImagePullBackOff"}
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": ErrImagePull: ')
 """What newer kubelets put before the cause while they back off."""
 
+_OLD_RUNTIME = re.compile(
+    r"No module named '?prefleet_runtime\b|prefleet-runtime: error: unrecognized arguments: --needs"
+)
+"""What an engine, or the container that brings it the runtime, says under a runtime older than the operator."""
+
 _PREEMPTION = re.compile(r"\.? (no new claims to deallocate, )?preemption: .*", re.DOTALL)
 """What a scheduler says after the cause, of ends that it has tried in vain."""
 
@@ -49,15 +55,17 @@ def pod_trouble(pod: Mapping[str, Any]) -> PodTrouble | None:
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         told = _words(_PREEMPTION.sub("", str(scheduled.get("message") or "")))
         return PodTrouble(Reason.UNSCHEDULABLE, f"no node takes it: {told}")
-    return next(filter(None, map(_container_trouble, _containers(status))), None)
+    return next(filter(None, _container_troubles(status)), None)
 
 
-def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield from status.get("initContainerStatuses") or ()
-    yield from status.get("containerStatuses") or ()
+def _container_troubles(status: Mapping[str, Any]) -> Iterator[PodTrouble | None]:
+    for container in status.get("initContainerStatuses") or ():
+        yield _container_trouble(container, may_end=True)
+    for container in status.get("containerStatuses") or ():
+        yield _container_trouble(container, may_end=False)
 
 
-def _container_trouble(container: Mapping[str, Any]) -> PodTrouble | None:
+def _container_trouble(container: Mapping[str, Any], may_end: bool) -> PodTrouble | None:
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     word = str(waiting.get("reason") or "")
@@ -66,12 +74,15 @@ def _container_trouble(container: Mapping[str, Any]) -> PodTrouble | None:
         shown = _SAME_AS.get(word, word)
         return PodTrouble(_WAITING[word], f"container {container['name']} waits with {shown}: {told}")
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
-    if container.get("ready") or not ended.get("exitCode"):
+    code = ended.get("exitCode") or 0
+    if container.get("ready") or not ended or (may_end and code == 0):
         return None
     last = _last_line(ended.get("message"))
-    how = f"exit code {ended['exitCode']}" + (f", {why}" if (why := ended.get("reason")) not in (None, "Error") else "")
+    how = f"exit code {code}" + (f", {why}" if (why := ended.get("reason")) not in (None, "Error") else "")
     said = f': "{last}"' if last else ": see kubectl logs --previous"
-    return PodTrouble(Reason.ENGINE_CRASHING, f"container {container['name']} ends ({how}){said}")
+    old = _OLD_RUNTIME.search(str(ended.get("message") or ""))
+    fix = "; its runtime image is older than the operator: set spec.runtime.image or Helm's runtimeImage"
+    return PodTrouble(Reason.ENGINE_CRASHING, f"container {container['name']} ends ({how}){said}{fix if old else ''}")
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -129,7 +129,7 @@ class Reconciler:
             self._applier.forget(*key)
             self._overlaps.forget(key)
             if policy is None:
-                await self._tell_what_stays(key, f"PrefillPolicy {key[1]} was deleted")
+                await self._leave_what_stays(key)
             return
         if not self._cluster.knows_attached(policy.namespace):
             return
@@ -140,6 +140,15 @@ class Reconciler:
         self._count(outcome)
         if outcome in (Outcome.REFUSED, Outcome.FAILED):
             raise WorkFailedError
+
+    async def _leave_what_stays(self, key: Key) -> None:
+        """A policy is gone: what it leaves behind is nobody's to steer any more."""
+        try:
+            await self._applier.let_go(*key)
+        except (KubeError, LeadershipLostError) as error:
+            logger.warning("%s/%s: what its policy left paused is not resumed yet: %s", *key, error)
+            raise WorkFailedError from error
+        await self._tell_what_stays(key, f"PrefillPolicy {key[1]} was deleted")
 
     def _waits_for_a_reading(self, policy: PolicyRecord) -> bool:
         """Whether the sources will tell of the fleet's pods soon. Nobody asks them about a spec that is wrong, or that
@@ -220,7 +229,7 @@ class Reconciler:
 
     def _recounted(self, policy: PolicyRecord) -> PrefillPolicyStatus:
         """The status of a fleet whose spec cannot be carried out: what runs goes on, and must be told of."""
-        pods, stuck, denied = gather_pods(policy, self._cluster)
+        pods, stuck, denied = gather_pods(policy, self._cluster, self._now())
         made = any(each.role is not None for each in self._cluster.workloads(policy.key))
         if policy.key in self._cluster.attached and not made:
             return still_attached(policy.status, pods, self._now())
@@ -238,10 +247,19 @@ class Reconciler:
         self._refuse_unserved(objects)
         generation = plan.policy.generation
         changes = self._applier.changes(
-            policy.namespace, policy.name, objects, plan.annotate, generation, decision.sizes, decision.costs
+            policy.namespace,
+            policy.name,
+            objects,
+            plan.annotate,
+            generation,
+            decision.sizes,
+            decision.costs,
+            decision.leaving.kept_roles,
         )
         config_map = live_config_map_name(policy.name, spec)
-        return Attempt(policy, plan.status, changes, plan, config_map, restart_events(decision.restarts))
+        return Attempt(
+            policy, plan.status, changes, plan, config_map, restart_events(decision.restarts, decision.leaving.going)
+        )
 
     def _refuse_unserved(self, objects: Sequence[Object]) -> None:
         """Raises where an object is of a kind that this cluster does not know: then nothing is applied at all."""

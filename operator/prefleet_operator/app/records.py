@@ -54,7 +54,8 @@ class PodRecord:
     `restarted`: a container of it has been started again. `made_for`: the fleet that the operator made it for; "" if
     somebody else made it. `trouble`: why it will not become ready by itself. `group`: of a replica of several nodes,
     which one it is part of; "" elsewhere. `routes`: it is a router's. `template`: the
-    digest of the template that it was made of; "" of an earlier release.
+    digest of the template that it was made of; "" of an earlier release. `ends_by_s`: of one that is told to go and
+    still holds what its node gave it, when its grace is over.
     """
 
     identity: Identity
@@ -72,6 +73,7 @@ class PodRecord:
     restarted: bool = False
     deletion_cost: int | None = None
     template: str = ""
+    ends_by_s: float | None = None
 
     @classmethod
     def of(cls, pod: Object) -> PodRecord:
@@ -83,13 +85,14 @@ class PodRecord:
         is_ready = ready is not None and ready["status"] == "True"
         identity, role = identify(pod), Role(label) if label in set(Role) else None
         made = role is not None or label == ROUTER or GROUP_SET_LABEL in labels
+        ended = status.get("phase") in ("Succeeded", "Failed")
         return cls(
             identity=identity,
             role=role,
             ip=status.get("podIP"),
             ready=is_ready,
             ready_since_s=_seconds(ready.get("lastTransitionTime")) if ready is not None and is_ready else None,
-            terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
+            terminating="deletionTimestamp" in metadata or ended,
             generation=_whole(annotations.get(GENERATION_ANNOTATION)),
             made_for=identity.fleet if made else "",
             trouble=pod_trouble(pod),
@@ -98,7 +101,8 @@ class PodRecord:
             created_s=_seconds(metadata.get("creationTimestamp")),
             restarted=any(each.get("restartCount") for each in status.get("containerStatuses") or ()),
             deletion_cost=_whole(annotations.get(DELETION_COST_ANNOTATION)),
-            template=str((metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, "")),
+            template=str(annotations.get(TEMPLATE_ANNOTATION, "")),
+            ends_by_s=None if ended else _seconds(metadata.get("deletionTimestamp")),
         )
 
 
@@ -118,6 +122,7 @@ class ChildRecord:
     `deleting`: it goes already, as soon as whoever has put a finalizer on it is done.
     `revision_text`: of a workload, the annotation that says what
     its pods were made of, as long as nobody else has written it; `template`: the digest that its template carries.
+    `paused`: somebody has paused it; `held`: a gate has.
     """
 
     identity: Identity
@@ -139,6 +144,7 @@ class ChildRecord:
     revision_text: str = ""
     template: str = ""
     paused: bool = False
+    held: bool = False
 
     @property
     def revision(self) -> Revision | None:
@@ -153,6 +159,7 @@ class ChildRecord:
         fields = owned_fields(child)
         data_fields = set(fields.get("f:data") or ())
         native = f"f:{NATIVE_POLICY_FILE}" in data_fields
+        paused, gated = (child.get("spec") or {}).get("paused") is True, "f:paused" in (fields.get("f:spec") or {})
         return cls(
             identity=identify(child),
             role=Role(label) if label in set(Role) else None,
@@ -174,7 +181,8 @@ class ChildRecord:
             deleting="deletionTimestamp" in metadata,
             holds_replicas="f:replicas" in (fields.get("f:spec") or {}),
             template=_template(child),
-            paused=bool((child.get("spec") or {}).get("paused")) and "f:paused" not in (fields.get("f:spec") or {}),
+            paused=paused and not gated,
+            held=paused and gated,
         )
 
 

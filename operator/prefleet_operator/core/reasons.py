@@ -64,6 +64,7 @@ class Reason(StrEnum):
     # What becomes of pods when a spec or the operator changes.
     RESTART_NEEDED = "RestartNeeded"
     UPGRADE_WAITS = "UpgradeWaits"
+    ROLLOUT_STOPPED = "RolloutStopped"
 
     # Pods.
     PODS_READY = "PodsReady"

@@ -6,7 +6,7 @@ Left out: which template a workload gets (render/revision.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from prefleet_operator.api import ConditionType, PrefillPolicyStatus
@@ -14,6 +14,7 @@ from prefleet_operator.core.differences import Difference, name_paths
 from prefleet_operator.core.events import Event
 from prefleet_operator.core.plan import Plan
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.rollout import STOPPED
 from prefleet_operator.core.status import find_condition
 
 
@@ -35,18 +36,22 @@ class Outdated:
     what: tuple[Difference, ...]
 
 
-def restart_events(restarts: Sequence[Restart]) -> tuple[Event, ...]:
-    """One event for all roles of which pods are replaced; none where none is."""
+def restart_events(restarts: Sequence[Restart], leaving: Mapping[str, int]) -> tuple[Event, ...]:
+    """One event for all roles of which pods are replaced, and for those that the spec has no more; none where none is.
+    `leaving`: the pods of the latter that go now."""
     parts = [_replaced(restart) for restart in restarts if restart.pods and restart.what]
-    if not parts:
-        return ()
-    message = f"Pods have to be replaced, as many at once as the role's rollout allows: {'; '.join(parts)}."
-    return (Event(Reason.RESTART_NEEDED, message),)
+    replaced = f"Pods have to be replaced, as many at once as the role's rollout allows: {'; '.join(parts)}."
+    gone = [f"{_pods(count)} of {role}" for role, count in leaving.items() if count]
+    told = ([replaced] if parts else []) + ([f"{' and '.join(gone)} go, which the spec has no more."] if gone else [])
+    return (Event(Reason.RESTART_NEEDED, " ".join(told)),) if told else ()
 
 
 def _replaced(restart: Restart) -> str:
-    pods = "1 pod" if restart.pods == 1 else f"{restart.pods} pods"
-    return f"{pods} of {restart.role} for {name_paths(restart.what)}"
+    return f"{_pods(restart.pods)} of {restart.role} for {name_paths(restart.what)}"
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"
 
 
 def outdated_sentence(outdated: Sequence[Outdated], release: str, annotation: str) -> str:
@@ -75,11 +80,15 @@ def say_outdated(plan: Plan, before: PrefillPolicyStatus, sentence: str) -> Plan
     return replace(plan, status=_with_sentence(plan.status, ConditionType.ACCEPTED, sentence), events=events)
 
 
-def say_rollout(plan: Plan, sentence: str) -> Plan:
-    """The plan with that sentence in Ready: how far a rollout is, and what it waits for."""
+def say_rollout(plan: Plan, before: PrefillPolicyStatus, sentence: str) -> Plan:
+    """The plan with that sentence in Ready: how far a rollout is, and what it waits for. An event where it has stopped,
+    and `before` did not say so."""
     if not sentence:
         return plan
-    return replace(plan, status=_with_sentence(plan.status, ConditionType.READY, sentence))
+    ready = find_condition(before.conditions, ConditionType.READY)
+    news = STOPPED in sentence and (ready is None or STOPPED not in ready.message)
+    events = (*plan.events, Event(Reason.ROLLOUT_STOPPED, sentence, warning=True)) if news else plan.events
+    return replace(plan, status=_with_sentence(plan.status, ConditionType.READY, sentence), events=events)
 
 
 def _with_sentence(status: PrefillPolicyStatus, kind: ConditionType, sentence: str) -> PrefillPolicyStatus:

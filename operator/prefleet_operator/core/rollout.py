@@ -21,7 +21,11 @@ Bounds, for a role with W wanted pods, at every step that the gates let a contro
 
 Old pods that do not serve hold nothing up: they go at once, whatever the other roles do, so a broken old revision
 never blocks the next. New pods that are broken (they will not become ready by themselves) stop everything: no old pod
-of any role is removed until they are mended or another revision is wanted.
+of any role is removed until they are mended or another revision is wanted. So do those that crashed and serve again,
+until they have for `PROVEN_S`: else a revision that starts well and crashes at its work would replace all old pods, one
+at each of its starts. A role that the last change left as it is
+(not `changed`) and that has no old pods takes no part: nobody waits for it, and pods of it that are broken stop
+nothing, since what they want may be just this change of the other role.
 
 A gate closes only over a role that is at rest: as many pods as are wanted, and none that is yet to become ready. A
 paused Deployment that is between removing an old pod and making its new one would be filled up in proportion to the
@@ -40,10 +44,17 @@ until it has: a scheduler makes the new one wait for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
+from typing import Final
+
+PROVEN_S: Final = 300.0
+"""How long a new pod that crashed has to serve before old ones may go on to go. Without a crash minReadySeconds do."""
+
+STOPPED: Final = "The rollout has stopped"
+"""How the sentence begins that says so."""
 
 Limit = int | str
 """A number of pods, or a share of them such as "25%"."""
@@ -52,7 +63,9 @@ Limit = int | str
 @dataclass(frozen=True, slots=True)
 class RolePods:
     """The pods of one role now that are there to stay. `new_broken`: those of `new_unready` that will not become ready
-    by themselves. `max_surge`, `max_unavailable`: what the role's own rollout allows."""
+    by themselves. `new_unproven`: those of `new_ready` that crashed before, and have not served for `PROVEN_S` since.
+    `max_surge`, `max_unavailable`: what the role's own rollout allows. `changed`: the last change of the
+    spec made its pods other ones."""
 
     wanted: int
     old_ready: int = 0
@@ -60,14 +73,23 @@ class RolePods:
     new_ready: int = 0
     new_unready: int = 0
     new_broken: int = 0
+    new_unproven: int = 0
     max_surge: int = 0
     max_unavailable: int = 1
+    changed: bool = True
 
     def __post_init__(self) -> None:
         if self.max_surge == 0 and self.max_unavailable == 0:
             raise ValueError("max_surge or max_unavailable must be above 0: else nothing could be replaced")
         if self.new_broken > self.new_unready:
             raise ValueError(f"new_broken {self.new_broken} counts among new_unready {self.new_unready}")
+        if self.new_unproven > self.new_ready:
+            raise ValueError(f"new_unproven {self.new_unproven} counts among new_ready {self.new_ready}")
+
+    @property
+    def suspect(self) -> int:
+        """New pods that show their revision to be a bad one, as far as is known by now."""
+        return self.new_broken + self.new_unproven
 
     @property
     def old(self) -> int:
@@ -139,10 +161,22 @@ def next_gates(fleet: Mapping[str, RolePods], slack: Fraction | None = None) -> 
     """The gate of each role that has old pods; `slack` as above, `least_slack` if None or below it."""
     least = least_slack(fleet)
     bound = min(Fraction(1), max(least, slack or least))
-    rolling = {role: pods for role, pods in fleet.items() if pods.old and pods.wanted}
-    if any(pods.new_broken for pods in fleet.values()):
-        return {role: _held(pods, waits=not pods.new_broken) for role, pods in rolling.items()}
-    return {role: _gate(pods, _others(fleet, role), bound) for role, pods in rolling.items()}
+    involved = _involved(fleet)
+    rolling = {role: pods for role, pods in involved.items() if pods.old and pods.wanted}
+    if any(pods.suspect for pods in involved.values()):
+        return {role: _held(pods, waits=not pods.suspect) for role, pods in rolling.items()}
+    return {role: _gate(pods, _others(involved, role), bound) for role, pods in rolling.items()}
+
+
+def _involved(fleet: Mapping[str, RolePods]) -> dict[str, RolePods]:
+    """The roles that take part."""
+    return {role: pods for role, pods in fleet.items() if pods.changed or pods.old}
+
+
+def may_leave(fleet: Mapping[str, RolePods], lacks_room: bool) -> bool:
+    """Whether the pods of roles that the spec has no more may go: once those in their place serve, or as soon as these
+    find no room, which then is theirs to make. `lacks_room`: no node takes one of them, or a quota forbids it."""
+    return lacks_room or all(pods.ready >= pods.wanted for pods in fleet.values())
 
 
 def _others(fleet: Mapping[str, RolePods], role: str) -> Fraction:
@@ -189,19 +223,31 @@ def _held(pods: RolePods, waits: bool) -> Gate:
     )
 
 
-def tell_rollout(fleet: Mapping[str, RolePods], gates: Mapping[str, Gate]) -> str:
-    """How far the rollout is and what it waits for, in one sentence; "" if no role has old pods."""
+def tell_rollout(fleet: Mapping[str, RolePods], gates: Mapping[str, Gate], late: Collection[str] = ()) -> str:
+    """How far the rollout is and what it waits for, in one sentence; "" if no role has old pods. `late`: roles whose
+    controller says that it makes no progress, or may make no pods."""
     if not gates:
         return ""
+    fleet = _involved(fleet)
     far = ", ".join(f"{fleet[role].new_ready} of {fleet[role].wanted} new {role} pods are ready" for role in gates)
-    broken = ", ".join(
-        f"{pods.new_broken} of {pods.new} new {role} pods" for role, pods in fleet.items() if pods.new_broken
-    )
-    if broken:
-        return f"The rollout has stopped ({far}): {broken} will not become ready by themselves, and old ones stay."
+    if any(pods.new_broken for pods in fleet.values()):
+        broken = _each(fleet, {role: pods.new_broken for role, pods in fleet.items()})
+        return (
+            f"{STOPPED} ({far}): {broken} will not become ready by themselves, and old ones stay: "
+            "apply a spec that mends them, or the last one that worked."
+        )
+    if any(pods.new_unproven for pods in fleet.values()):
+        crashed = _each(fleet, {role: pods.new_unproven for role, pods in fleet.items()})
+        return f"The rollout waits ({far}): {crashed} crashed, and have to serve for {PROVEN_S / 60:.0f} minutes first."
     waiting = [role for role, gate in gates.items() if gate.waits]
     told = "; ".join(f"{role} waits for {_slowest(fleet, role)}" for role in waiting)
-    return f"The rollout goes on: {far}{f'; {told}' if told else ''}."
+    goes = "makes no progress" if any(role in gates for role in late) else "goes on"
+    return f"The rollout {goes}: {far}{f'; {told}' if told else ''}."
+
+
+def _each(fleet: Mapping[str, RolePods], counts: Mapping[str, int]) -> str:
+    """Of the new pods of each role, so many."""
+    return ", ".join(f"{count} of {fleet[role].new} new {role} pods" for role, count in counts.items() if count)
 
 
 def _slowest(fleet: Mapping[str, RolePods], role: str) -> str:

@@ -62,7 +62,8 @@ class EngineContainer:
     """One engine container.
 
     `ports`: number by name. `volumes` and `mounts` are those that the engine itself needs. `brings_runtime`: the
-    image lacks the scheduling runtime, so an init container has to bring it. `startup_period_s` and
+    image lacks the scheduling runtime, so an init container has to bring it, with the `runtime_modules` that its
+    arguments name. `startup_period_s` and
     `startup_limit_s`: how often to ask whether it has started, and when to give up. `drain_s`: how long its
     running requests may take to end once it was told to stop. `own_user`: the image is made to run as a user
     other than root, on a read-only file system. `rootless`: it has been made fit for a user other than root, on a
@@ -84,6 +85,7 @@ class EngineContainer:
     volumes: tuple[Object, ...] = ()
     mounts: tuple[Object, ...] = ()
     brings_runtime: bool = False
+    runtime_modules: tuple[str, ...] = ()
     own_user: bool = False
     rootless: bool = False
     reads_policy: bool = True

@@ -77,6 +77,7 @@ class VLLM:
             volumes=model_files.volumes(source),
             mounts=model_files.mounts(source),
             brings_runtime=True,
+            runtime_modules=tuple(plugged.rpartition(".")[0] for plugged in (_SCHEDULER, _FRONT)),
             tells_unfinished=True,
         )
         return container if _nodes(pod) == 1 else _over_nodes(container, pod, source)

@@ -9,7 +9,10 @@ runtime image does stand here; what an upgrade of it, or of this module, does to
 Times. A pod that is told to stop still receives requests until its endpoint has left every proxy and router, so
 preStop waits for that; then the engine ends its running requests, for which preStop waits too where the runtime says
 how many there are, since an engine that is told to stop aborts what still comes; the grace period is the sum, and a
-margin. The workers of a group are told to stop at the same moment as their leader and wait for as long as it computes.
+margin. A grace period of the user's own is what preStop goes by instead: all of it but the margin. A kubelet runs
+preStop also before it restarts an engine whose probes fail: one that answers nobody ends no request, however long it is
+given, so there the grace is short. The workers of a group are told to stop at the same moment as their leader and wait
+for as long as it computes.
 
 Rights. No access to the Kubernetes API. Engine images commonly run as root and write into their home, so
 runAsNonRoot is forced on them only where the spec asks for it (restricted.py); everything else of the restricted
@@ -39,8 +42,10 @@ RUNTIME_CONTAINER: Final = "prefleet-runtime"
 POLICY_VOLUME: Final = "prefleet-policy"
 RUNTIME_VOLUME: Final = "prefleet-runtime"
 
+_DRAIN = "prefleet_runtime.drain"
 _ENDPOINT_REMOVAL_S = 10
 _GRACE_MARGIN_S = 10
+_HUNG_GRACE_S = 30
 _RUNTIME_USER = 65532
 
 _CONFINED: Final[Object] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -62,10 +67,10 @@ def render_pod_template(
         # A Service named `vllm` would otherwise set VLLM_PORT to a URL.
         "enableServiceLinks": False,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "terminationGracePeriodSeconds": _ENDPOINT_REMOVAL_S + engine.drain_s + _GRACE_MARGIN_S,
+        "terminationGracePeriodSeconds": _usual_grace_s(engine),
     }
     if engine.brings_runtime:
-        pod["initContainers"] = [_runtime_container(runtime_image)]
+        pod["initContainers"] = [_runtime_container(runtime_image, engine)]
     pod["containers"] = [_engine_container(spec, engine)]
     pod["volumes"] = _volumes(fleet, engine)
     pod |= spread_replicas(fleet, role) if engine.leads else join_group(fleet, role)
@@ -85,10 +90,10 @@ def _engine_container(spec: RoleSpec, engine: EngineContainer) -> Object:
         "ports": [{"name": name, "containerPort": number} for name, number in engine.ports],
         "volumeMounts": _mounts(engine),
         "securityContext": _security_context(engine),
-        "lifecycle": {"preStop": {"exec": {"command": _pre_stop(engine)}}},
+        "lifecycle": {"preStop": {"exec": {"command": _pre_stop(engine, _grace_s(spec, engine))}}},
         # What an engine says when it ends then stands in the pod's status, and from there in the policy's.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        **(_probes(engine) if engine.leads else {}),
+        **(_probes(engine, _grace_s(spec, engine)) if engine.leads else {}),
     }
     if spec.accelerator is not None:
         amount = {spec.accelerator.resource: str(spec.accelerator.count)}
@@ -112,14 +117,25 @@ def _security_context(engine: EngineContainer) -> Object:
     return dict(_CONFINED_ROOTLESS if engine.rootless else _CONFINED)
 
 
-def _pre_stop(engine: EngineContainer) -> list[str]:
-    limit_s = _ENDPOINT_REMOVAL_S + engine.drain_s
+def _usual_grace_s(engine: EngineContainer) -> int:
+    return _ENDPOINT_REMOVAL_S + engine.drain_s + _GRACE_MARGIN_S
+
+
+def _grace_s(spec: RoleSpec, engine: EngineContainer) -> int:
+    """What the pod will have once the user's overlay is laid over it; one that is no number is refused later."""
+    overlaid = (spec.pod_template or {}).get("spec")
+    asked = overlaid.get("terminationGracePeriodSeconds") if isinstance(overlaid, dict) else None
+    return asked if type(asked) is int else _usual_grace_s(engine)
+
+
+def _pre_stop(engine: EngineContainer, grace_s: int) -> list[str]:
+    limit_s = max(1, grace_s - _GRACE_MARGIN_S)
     if not engine.leads:
         return ["python3", "-c", _WAIT_FOR_LEADER.format(port=EXPORTER_PORT, limit_s=limit_s)]
     if not engine.tells_unfinished:
-        return ["sleep", str(_ENDPOINT_REMOVAL_S)]
+        return ["sleep", str(min(_ENDPOINT_REMOVAL_S, limit_s))]
     return [
-        *("python3", "-m", "prefleet_runtime.drain"),
+        *("python3", "-m", _DRAIN),
         *("--http-port", str(HTTP_PORT), "--exporter-port", str(EXPORTER_PORT)),
         *("--settle-s", str(_ENDPOINT_REMOVAL_S), "--limit-s", str(limit_s)),
     ]
@@ -137,26 +153,29 @@ for _ in range({limit_s}):
 """
 
 
-def _probes(engine: EngineContainer) -> Object:
+def _probes(engine: EngineContainer, grace_s: int) -> Object:
     """Until it has started, only the startup probe counts. A busy server may answer late: that is no reason to
     take it out at once, and less to kill it."""
     ready = {"httpGet": {"path": engine.ready_path, "port": engine.health_port}}
     lives = {"httpGet": {"path": engine.live_path, "port": engine.health_port}}
+    kills = {"terminationGracePeriodSeconds": min(_HUNG_GRACE_S, grace_s)}
     failures = engine.startup_limit_s // engine.startup_period_s
+    starts = {"periodSeconds": engine.startup_period_s, "timeoutSeconds": 5, "failureThreshold": failures}
     return {
-        "startupProbe": ready
-        | {"periodSeconds": engine.startup_period_s, "timeoutSeconds": 5, "failureThreshold": failures},
+        "startupProbe": ready | starts | kills,
         "readinessProbe": ready | {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
-        "livenessProbe": lives | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+        "livenessProbe": lives | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6} | kills,
     }
 
 
-def _runtime_container(image: str) -> Object:
-    """Copies the runtime, which is pure Python, to where the engine's interpreter looks for it."""
+def _runtime_container(image: str, engine: EngineContainer) -> Object:
+    """Copies the runtime, which is pure Python, to where the engine's interpreter looks for it, if it has all that the
+    pod names of it."""
+    named = (*engine.runtime_modules, *((_DRAIN,) if engine.tells_unfinished else ()))
     return {
         "name": RUNTIME_CONTAINER,
         "image": image,
-        "command": ["python3", "-m", "prefleet_runtime.install", RUNTIME_FOLDER],
+        "command": ["python3", "-m", "prefleet_runtime.install", RUNTIME_FOLDER, "--needs", *named],
         "volumeMounts": [{"name": RUNTIME_VOLUME, "mountPath": RUNTIME_FOLDER}],
         "securityContext": dict(_CONFINED_USER),
         "terminationMessagePolicy": "FallbackToLogsOnError",

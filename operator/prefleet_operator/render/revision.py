@@ -7,6 +7,7 @@ installation's, may render some letter differently. So every workload (a Deploym
     template  what was rendered for its pods, word for word
     release   by which release
     source    a digest of what in the PrefillPolicy the template was made of
+    moved     false where the last change of the source left the template as it was: it concerned other roles alone
 
 While the source is the same, the remembered template is applied again as it is, whatever this release would render:
 an upgrade restarts no pod, fields stay owned, and what others change is put right. Once the source is another, the
@@ -32,7 +33,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from prefleet_operator.api import PrefillPolicySpec, Role
@@ -59,10 +60,12 @@ class Revision:
     source: str
     release: str
     template: Object
+    moved: bool = True
 
     def to_json(self) -> str:
         """The annotation."""
-        document = {"source": self.source, "release": self.release, "template": self.template}
+        document: Object = {"source": self.source, "release": self.release, "template": self.template}
+        document |= {} if self.moved else {"moved": False}
         return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -70,7 +73,7 @@ class Revision:
         """Read the annotation; None if it is none of ours."""
         try:
             found = json.loads(text)
-            revision = cls(source=found["source"], release=found["release"], template=found["template"])
+            revision = cls(found["source"], found["release"], found["template"], found.get("moved", True) is not False)
         except (ValueError, KeyError, TypeError):
             return None
         sound = isinstance(revision.template, dict) and all(
@@ -152,10 +155,19 @@ def settle_revisions(
     `upgrade`: the annotation of the PrefillPolicy. `remembered`: the live revision by kind and name; `undigested`:
     whether a workload is there whose template carries no digest.
     """
-    settled = {
-        number: _settle(each, _source(each, spec, policy, upgrade), release, remembered, undigested)
+    sources = {
+        number: _source(each, spec, policy, upgrade)
         for number, each in enumerate(objects)
         if each["kind"] in TEMPLATE_FIELDS
+    }
+    others_move = spec.engine.told_at_start and any(
+        (before := remembered(objects[number]["kind"], objects[number]["metadata"]["name"])) and before.source != source
+        for number, source in sources.items()
+        if objects[number]["metadata"]["labels"][ROLE_LABEL] != ROUTER
+    )
+    settled = {
+        number: _settle(objects[number], source, release, remembered, undigested, others_move)
+        for number, source in sources.items()
     }
     chosen = [settled[number].rendered if number in settled else each for number, each in enumerate(objects)]
     return chosen, tuple(settled.values())
@@ -167,14 +179,16 @@ def _settle(
     release: str,
     remembered: Callable[[str, str], Revision | None],
     undigested: Callable[[str, str], bool],
+    others_move: bool,
 ) -> Settled:
+    """`others_move`: another generation moves roles of an engine that is told at its start, decode not among them."""
     kind, metadata = rendered["kind"], rendered["metadata"]
     field, role = TEMPLATE_FIELDS[kind], metadata["labels"][ROLE_LABEL]
     newest, before = rendered["spec"][field], remembered(kind, metadata["name"])
     if before is not None and before.source == source:
-        now = before
+        now = replace(before, moved=before.moved and not (others_move and role == Role.DECODE))
     elif before is not None and bare_template(kind, before.template) == newest:
-        now = Revision(source, release, before.template)
+        now = Revision(source, release, before.template, moved=False)
     elif role == ROUTER or (before is None and undigested(kind, metadata["name"])):
         now = Revision(source, release, newest)
     else:
