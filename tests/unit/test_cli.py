@@ -1,5 +1,9 @@
 """The commands render and crd: what they print, and how they end on bad input."""
 
+import re
+import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,7 +21,7 @@ run = CliRunner().invoke
 
 def write(folder: Path, text: str) -> str:
     path = folder / "policy.yaml"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     return str(path)
 
 
@@ -60,7 +64,44 @@ BAD_FILES = (
     ("a bad spec", yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], "decode": None}}), "or mixed alone"),
     ("another kind", "kind: Pod", "not a PrefillPolicy"),
     ("an empty file", "", "holds no document"),
-    ("no YAML", "a: [", "is not YAML"),
+    ("no YAML", "a: [", "is not YAML that Kubernetes reads: line 1, column 5: while parsing a flow node"),
+    ("no UTF-8", "a: \udcff", "'utf-8' codec can't decode byte 0xff"),
+    ("a key twice", yaml.safe_dump(GOOD) + "kind: Pod\n", "column 1: kind is set twice"),
+    (
+        "a date as a key",
+        yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], "decode": {"replicas": 1}}}).replace(
+            "replicas: 1", "2001-01-01: 3"
+        ),
+        "spec.decode.2001-01-01: no such field",
+    ),
+    ("a number that never ends", f"a: {'9' * 6000}", "Exceeds the limit"),
+    ("a hole without a bottom", "[" * 3000, "it nests too deeply"),
+    (
+        "an alias of what holds it",
+        f"{yaml.safe_dump({**GOOD, 'spec': None}).replace('spec: null', 'spec: &s {model: *s}')}",
+        "an alias in it stands for what holds it",
+    ),
+    ("metadata that is a number", yaml.safe_dump({**GOOD, "metadata": 7}), "metadata: should be an object"),
+    (
+        "annotations that are a number",
+        yaml.safe_dump({**GOOD, "metadata": {"name": "a", "annotations": 5}}),
+        "metadata.annotations: write text for each key",
+    ),
+    (
+        "a namespace of two words",
+        yaml.safe_dump({**GOOD, "metadata": {"name": "a", "namespace": "A b"}}),
+        "metadata.namespace: write at most 63",
+    ),
+    (
+        "a field beside the spec",
+        yaml.safe_dump({**GOOD, "Spec": {}}),
+        "Spec: no such field: remove it, or write one of",
+    ),
+    (
+        "a bad one of two",
+        yaml.safe_dump_all([GOOD, {**GOOD, "spec": {}}]),
+        "policy.yaml, document 2: spec.model: is required",
+    ),
 )
 
 
@@ -71,6 +112,38 @@ def test_render_ends_with_two_and_a_sentence(tmp_path: Path, text: str, sentence
     assert result.stdout == ""
     assert sentence in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_what_kubernetes_takes_for_text_is_text(tmp_path: Path) -> None:
+    """PyYAML would make seconds of the one and a date of the other, which are no text for a variable."""
+    env = "env: [{name: AT, value: 12:30}, {name: DAY, value: 2026-11-30}]"
+    text = yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], "prefill": {"replicas": 1}}})
+    path = write(tmp_path, "\ufeff" + text.replace("replicas: 1", env).replace("\n", "\r\n"))
+    result = run(app, ["render", "-f", path])
+    assert result.exit_code == 0, result.stderr
+    assert {"12:30", "2026-11-30"} <= set(re.findall(r"value: '(.+)'", result.stdout))
+
+
+def test_a_merge_may_be_overridden(tmp_path: Path) -> None:
+    document = yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], "prefill": None, "decode": None}})
+    pods = "prefill: &pods {replicas: 3}\n  decode: {<<: *pods, replicas: 2}"
+    result = run(
+        app, ["render", "-f", write(tmp_path, document.replace("prefill: null", pods).replace("  decode: null\n", ""))]
+    )
+    assert result.exit_code == 0, result.stderr
+    replicas = [each["spec"]["replicas"] for each in yaml.safe_load_all(result.stdout) if each["kind"] == "Deployment"]
+    assert replicas == [3, 2]
+
+
+def test_the_release_is_told() -> None:
+    assert run(app, ["--version"]).stdout == f"prefleet {version('prefleet')}\n"
+
+
+def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from prefleet_operator.cli import main; main()", "crd", "--print"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (2, "error: the output: No space left on device\n")
 
 
 def test_render_says_which_file_is_missing(tmp_path: Path) -> None:
@@ -84,9 +157,17 @@ def test_the_generated_files_are_those_of_the_models(path: str) -> None:
 
 
 def test_crd_writes_what_its_check_accepts(tmp_path: Path) -> None:
+    (tmp_path / "helm" / "prefleet").mkdir(parents=True)
+    (tmp_path / "helm" / "prefleet" / "Chart.yaml").touch()
     assert run(app, ["crd", "--root", str(tmp_path), "--check"]).exit_code == 1
     assert run(app, ["crd", "--root", str(tmp_path)]).exit_code == 0
     assert run(app, ["crd", "--root", str(tmp_path), "--check"]).exit_code == 0
+
+
+def test_crd_writes_nothing_but_into_the_repository(tmp_path: Path) -> None:
+    refused = run(app, ["crd", "--root", str(tmp_path)])
+    assert (refused.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert "write --print for the CRD alone" in refused.stderr
 
 
 def test_crd_prints_one_document() -> None:

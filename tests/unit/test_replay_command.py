@@ -108,6 +108,32 @@ def test_what_is_wrong_is_said_in_a_sentence(arguments: tuple[str, ...], sentenc
     assert "Traceback" not in result.output
 
 
+def test_no_figure_is_cut_where_the_terminal_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    lines = run(MIX, "--policy", "srf", "--threshold", "700", "--no-bound").output.splitlines()
+    row = next(line for line in lines if line.startswith(" short_request_first"))
+    assert len(row.split()) == 7
+    assert "short requests, at most 700 prompt tokens" in lines
+    assert not any("…" in line for line in lines)
+
+
+def test_requests_that_arrive_at_once_are_no_infinite_load(tmp_path: Path) -> None:
+    trace, page = tmp_path / "trace.csv", tmp_path / "page.html"
+    trace.write_text("time_s,prompt_tokens,output_tokens\n0,100,10\n0,200,10\n")
+    told = run(str(trace), "--policy", "fcfs", "--no-bound", "--html", str(page)).output
+    assert "of this trace; all arriving at once" in told
+    assert "all requests arrive at once" in page.read_text()
+    assert "inf" not in told
+
+
+def test_two_files_have_two_names(tmp_path: Path) -> None:
+    same = str(tmp_path / "file")
+    for html, sentence in ((same, "is where --json writes: give another path"), ("-", "give the path of a file")):
+        result = run(MIX, "--json", same, "--html", html)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert sentence in result.stderr
+
+
 def test_figures_are_written_beside_the_tables(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     result = run(MIX, "--policy", "fcfs", "--no-bound", "--json", str(file))
