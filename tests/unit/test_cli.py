@@ -3,8 +3,10 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -173,6 +175,24 @@ def test_crd_writes_nothing_but_into_the_repository(tmp_path: Path) -> None:
 def test_crd_prints_one_document() -> None:
     (document,) = yaml.safe_load_all(run(app, ["crd", "--print"]).stdout)
     assert document["kind"] == "CustomResourceDefinition"
+
+
+def described(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    """Every field below, with what `kubectl explain` says of it."""
+    for name, child in schema.get("properties", {}).items():
+        yield f"{path}.{name}", child.get("description", "")
+        for part in (child, child.get("items", {})):
+            yield from described(part, f"{path}.{name}")
+
+
+def test_kubectl_explains_every_field_and_how_a_duration_is_written() -> None:
+    (served,) = yaml.safe_load(generated_files()["crds/prefleet.dev_prefillpolicies.yaml"])["spec"]["versions"]
+    schema = served["schema"]["openAPIV3Schema"]["properties"]
+    fields = dict(pair for part in ("spec", "status") for pair in described(schema[part], part))
+    assert len(fields) > 100
+    assert [name for name, text in fields.items() if not text.endswith(".")] == []
+    form = 'A duration from 100ms to 24h with its unit (ms, s, m, h), such as "8s".'
+    assert fields["spec.slo.longQueueWait"] == f"The most extra queueing that a long request may suffer. {form}"
 
 
 def test_the_chart_keeps_the_crd() -> None:
