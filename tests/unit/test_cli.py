@@ -148,6 +148,13 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (2, "error: the output: No space left on device\n")
 
 
+def test_where_only_the_runtime_is_installed_the_extras_are_named() -> None:
+    program = "import sys; sys.modules['typer'] = None; from prefleet_operator.cli import main; main()"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    sentence = "error: typer is not installed: install Prefleet as prefleet[operator,replay]\n"
+    assert (ended.returncode, ended.stderr) == (2, sentence)
+
+
 def test_render_says_which_file_is_missing(tmp_path: Path) -> None:
     result = run(app, ["render", "-f", str(tmp_path / "absent.yaml")])
     assert (result.exit_code, "absent.yaml: cannot be read" in result.stderr) == (2, True)

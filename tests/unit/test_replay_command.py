@@ -13,6 +13,7 @@ import pytest
 from prefleet_operator.cli.commands import app
 from typer.testing import CliRunner, Result
 
+DOCS = Path(__file__).parents[2] / "docs"
 MIX = "bimodal:seed=3,requests=600"
 
 
@@ -50,6 +51,33 @@ def test_the_tables_name_the_policies_and_the_split() -> None:
 def test_the_same_command_gives_the_same_figures() -> None:
     arguments = (MIX, "--policy", "srf,hrrn", "--pods", "2", "--decode-pods", "1", "--router", "least-tokens")
     assert figures(*arguments) == figures(*arguments)
+
+
+def test_the_documents_show_what_the_command_prints(tmp_path: Path) -> None:
+    """The virtual clock gives the same figures anywhere, so those of the documents are those of today's code."""
+    told = run("bursty:seed=7,requests=5000,factor=3", "--load", "0.8", "--json", str(tmp_path / "figures.json")).output
+    shown = (DOCS / "replay.md").read_text().split("```text\n")[1].split("\n```")[0].splitlines()
+    printed = [line.rstrip() for line in told.splitlines() if line.strip()]
+    assert printed[printed.index(shown[0]) :][: len(shown)] == shown
+    replays = by_policy(json.loads((tmp_path / "figures.json").read_text()))
+    rows = [
+        f"| {name} | {' | '.join(_cells(replays[policy], replays['fcfs']))} |"
+        for name, policy in (
+            ("FCFS", "fcfs"),
+            ("ShortRequestFirst", "short_request_first"),
+            ("HRRN", "hrrn"),
+            ("PromoteShortest", "promote_shortest"),
+        )
+    ]
+    assert "\n".join(rows) in (DOCS / "prefillpolicy.md").read_text(), "\n".join(rows)
+
+
+def _cells(replay: dict[str, Any], first: dict[str, Any]) -> list[str]:
+    cells = []
+    for lane, quantile in (("short", "p50"), ("short", "p95"), ("long", "p50"), ("long", "p95")):
+        value, base = replay[lane]["ttft_s"][quantile], first[lane]["ttft_s"][quantile]
+        cells.append(f"{value:.2f}" if replay is first else f"{value:.2f} ({value / base - 1:+.0%})")
+    return cells
 
 
 def test_the_load_is_a_part_of_what_the_fleet_can_serve() -> None:
