@@ -148,6 +148,47 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (2, "error: the output: No space left on device\n")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        pytest.param(
+            "model",
+            {"servedName": 5},
+            "spec.model.servedName: Input should be a valid string: write it in quotes",
+            id="a number for text",
+        ),
+        pytest.param(
+            "prefill",
+            {"replicas": "2"},
+            "spec.prefill.replicas: Input should be a valid integer: write it without quotes",
+            id="text for a number",
+        ),
+        pytest.param(
+            "prefill",
+            {"replicas": "two"},
+            "spec.prefill.replicas: Input should be a valid integer\n",
+            id="no number at all",
+        ),
+        pytest.param(
+            "scheduling",
+            {"trustClientPriority": "true"},
+            "a valid boolean: write it without quotes",
+            id="text for a truth",
+        ),
+    ],
+)
+def test_quotes_too_few_or_too_many_are_named(tmp_path: Path, field: str, value: Any, sentence: str) -> None:
+    path = write(tmp_path, yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], field: value}}))
+    result = run(app, ["render", "-f", path])
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+def test_a_port_that_is_none_is_refused() -> None:
+    result = run(app, ["run", "--config", "absent", "--port", "99999"])
+    assert (result.exit_code, "--port" in result.stderr) == (2, True)
+
+
 def test_where_only_the_runtime_is_installed_the_extras_are_named() -> None:
     program = "import sys; sys.modules['typer'] = None; from prefleet_operator.cli import main; main()"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

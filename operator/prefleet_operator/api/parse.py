@@ -7,6 +7,7 @@ when the fleet is rendered, and raise the same `InvalidSpecError`."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -107,7 +108,16 @@ def _sentence(fault: ErrorDetails) -> str:
             return f"{path}: is required: write it"
         case "enum" if isinstance(fault["input"], bool):
             return f"{path}: {fault['msg']}: write it in quotes, since YAML reads a bare On or Off as a boolean"
+        case "string_type" if isinstance(fault["input"], int | float):
+            return f"{path}: {fault['msg']}: write it in quotes"
+        case "int_type" | "float_type" | "bool_type" if _is_quoted(fault["input"]):
+            return f"{path}: {fault['msg']}: write it without quotes"
     return f"{path}: {fault['msg'].removeprefix('Value error, ')}"
+
+
+def _is_quoted(value: Any) -> bool:
+    """Whether it is a number, true or false, as text."""
+    return isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?|true|false", value) is not None
 
 
 def _siblings(loc: tuple[int | str, ...]) -> str:
