@@ -110,12 +110,46 @@ def test_rights_are_no_wider_than_what_is_served(helm: Helm, values: Json, kinds
             "/metricsSources/0/url", id="a URL without a scheme",
         ),
         pytest.param({"image": {"repository": "x", "tags": "y"}}, "/image", id="a misspelt nested value"),
+        pytest.param({"loopInterval": "0.5s"}, "loopInterval: 0.5s would flood", id="a busy loop"),
+        pytest.param(
+            {"sizing": {"window": "1m", "fastWindow": "90s"}},
+            "fastWindow 90s beside window 1m", id="windows the wrong way round",
+        ),
+        pytest.param(
+            {"sizing": {"fastWindow": "4900ms"}}, "write a fastWindow of 5s or more", id="a window of no scrape"
+        ),
+        pytest.param({"sizing": None}, "sizing", id="a value that is taken away"),
+        pytest.param(
+            {"metricsSources": [{"name": "a", "type": "Prometheus", "url": "http://x"}] * 2},
+            "metricsSources: a is defined twice", id="a source twice",
+        ),
+        pytest.param({"podLabels": {"app.kubernetes.io/name": "x"}}, "/podLabels", id="a label of the selector"),
+        pytest.param({"podLabels": {"prefleet.dev/fleet": "x"}}, "/podLabels", id="a label of fleets"),
+        pytest.param(
+            {"podAnnotations": {"prefleet.dev/config-sha256": "x"}}, "/podAnnotations", id="an annotation twice"
+        ),
+        pytest.param({"fullnameOverride": "X_y"}, "/fullnameOverride", id="no name of an object"),
+        pytest.param({"nameOverride": "a" * 55}, "/nameOverride", id="a name that makes too long a label"),
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused(helm: Helm, values: Json, where: str) -> None:
     with pytest.raises(HelmFailed) as refusal:
         render(helm, **values)
     assert where in str(refusal.value)
+
+
+def test_windows_and_intervals_are_taken_as_the_operator_takes_them(helm: Helm) -> None:
+    render(helm, loopInterval="1000ms", sizing={"window": "1h0.5m", "fastWindow": "1h29s"})
+
+
+def test_the_notes_lead_to_a_namespace_that_is_served(helm: Helm) -> None:
+    def notes(**values: Any) -> str:
+        return helm("install", "prefleet", str(CHART), "--dry-run=client", values=values)
+
+    assert "kubectl apply -f -" in notes()
+    told = notes(watchNamespaces=["chat", "code"])
+    assert "kubectl -n chat apply -f -" in told
+    assert "kubectl -n chat get pp" in told
 
 
 def test_every_value_is_described_and_every_default_is_in_the_schema() -> None:

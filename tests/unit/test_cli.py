@@ -1,6 +1,12 @@
 """The commands render and crd: what they print, and how they end on bad input."""
 
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +23,7 @@ run = CliRunner().invoke
 
 def write(folder: Path, text: str) -> str:
     path = folder / "policy.yaml"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     return str(path)
 
 
@@ -60,7 +66,44 @@ BAD_FILES = (
     ("a bad spec", yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], "decode": None}}), "or mixed alone"),
     ("another kind", "kind: Pod", "not a PrefillPolicy"),
     ("an empty file", "", "holds no document"),
-    ("no YAML", "a: [", "is not YAML"),
+    ("no YAML", "a: [", "is not YAML that Kubernetes reads: line 1, column 5: while parsing a flow node"),
+    ("no UTF-8", "a: \udcff", "'utf-8' codec can't decode byte 0xff"),
+    ("a key twice", yaml.safe_dump(GOOD) + "kind: Pod\n", "column 1: kind is set twice"),
+    (
+        "a date as a key",
+        yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], "decode": {"replicas": 1}}}).replace(
+            "replicas: 1", "2001-01-01: 3"
+        ),
+        "spec.decode.2001-01-01: no such field",
+    ),
+    ("a number that never ends", f"a: {'9' * 6000}", "Exceeds the limit"),
+    ("a hole without a bottom", "[" * 3000, "it nests too deeply"),
+    (
+        "an alias of what holds it",
+        f"{yaml.safe_dump({**GOOD, 'spec': None}).replace('spec: null', 'spec: &s {model: *s}')}",
+        "an alias in it stands for what holds it",
+    ),
+    ("metadata that is a number", yaml.safe_dump({**GOOD, "metadata": 7}), "metadata: should be an object"),
+    (
+        "annotations that are a number",
+        yaml.safe_dump({**GOOD, "metadata": {"name": "a", "annotations": 5}}),
+        "metadata.annotations: write text for each key",
+    ),
+    (
+        "a namespace of two words",
+        yaml.safe_dump({**GOOD, "metadata": {"name": "a", "namespace": "A b"}}),
+        "metadata.namespace: write at most 63",
+    ),
+    (
+        "a field beside the spec",
+        yaml.safe_dump({**GOOD, "Spec": {}}),
+        "Spec: no such field: remove it, or write one of",
+    ),
+    (
+        "a bad one of two",
+        yaml.safe_dump_all([GOOD, {**GOOD, "spec": {}}]),
+        "policy.yaml, document 2: spec.model: is required",
+    ),
 )
 
 
@@ -71,6 +114,86 @@ def test_render_ends_with_two_and_a_sentence(tmp_path: Path, text: str, sentence
     assert result.stdout == ""
     assert sentence in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_what_kubernetes_takes_for_text_is_text(tmp_path: Path) -> None:
+    """PyYAML would make seconds of the one and a date of the other, which are no text for a variable."""
+    env = "env: [{name: AT, value: 12:30}, {name: DAY, value: 2026-11-30}]"
+    text = yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], "prefill": {"replicas": 1}}})
+    path = write(tmp_path, "\ufeff" + text.replace("replicas: 1", env).replace("\n", "\r\n"))
+    result = run(app, ["render", "-f", path])
+    assert result.exit_code == 0, result.stderr
+    assert {"12:30", "2026-11-30"} <= set(re.findall(r"value: '(.+)'", result.stdout))
+
+
+def test_a_merge_may_be_overridden(tmp_path: Path) -> None:
+    document = yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], "prefill": None, "decode": None}})
+    pods = "prefill: &pods {replicas: 3}\n  decode: {<<: *pods, replicas: 2}"
+    result = run(
+        app, ["render", "-f", write(tmp_path, document.replace("prefill: null", pods).replace("  decode: null\n", ""))]
+    )
+    assert result.exit_code == 0, result.stderr
+    replicas = [each["spec"]["replicas"] for each in yaml.safe_load_all(result.stdout) if each["kind"] == "Deployment"]
+    assert replicas == [3, 2]
+
+
+def test_the_release_is_told() -> None:
+    assert run(app, ["--version"]).stdout == f"prefleet {version('prefleet')}\n"
+
+
+def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from prefleet_operator.cli import main; main()", "crd", "--print"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (2, "error: the output: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        pytest.param(
+            "model",
+            {"servedName": 5},
+            "spec.model.servedName: Input should be a valid string: write it in quotes",
+            id="a number for text",
+        ),
+        pytest.param(
+            "prefill",
+            {"replicas": "2"},
+            "spec.prefill.replicas: Input should be a valid integer: write it without quotes",
+            id="text for a number",
+        ),
+        pytest.param(
+            "prefill",
+            {"replicas": "two"},
+            "spec.prefill.replicas: Input should be a valid integer\n",
+            id="no number at all",
+        ),
+        pytest.param(
+            "scheduling",
+            {"trustClientPriority": "true"},
+            "a valid boolean: write it without quotes",
+            id="text for a truth",
+        ),
+    ],
+)
+def test_quotes_too_few_or_too_many_are_named(tmp_path: Path, field: str, value: Any, sentence: str) -> None:
+    path = write(tmp_path, yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], field: value}}))
+    result = run(app, ["render", "-f", path])
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+def test_a_port_that_is_none_is_refused() -> None:
+    result = run(app, ["run", "--config", "absent", "--port", "99999"])
+    assert (result.exit_code, "--port" in result.stderr) == (2, True)
+
+
+def test_where_only_the_runtime_is_installed_the_extras_are_named() -> None:
+    program = "import sys; sys.modules['typer'] = None; from prefleet_operator.cli import main; main()"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    sentence = "error: typer is not installed: install Prefleet as prefleet[operator,replay]\n"
+    assert (ended.returncode, ended.stderr) == (2, sentence)
 
 
 def test_render_says_which_file_is_missing(tmp_path: Path) -> None:
@@ -84,14 +207,40 @@ def test_the_generated_files_are_those_of_the_models(path: str) -> None:
 
 
 def test_crd_writes_what_its_check_accepts(tmp_path: Path) -> None:
+    (tmp_path / "helm" / "prefleet").mkdir(parents=True)
+    (tmp_path / "helm" / "prefleet" / "Chart.yaml").touch()
     assert run(app, ["crd", "--root", str(tmp_path), "--check"]).exit_code == 1
     assert run(app, ["crd", "--root", str(tmp_path)]).exit_code == 0
     assert run(app, ["crd", "--root", str(tmp_path), "--check"]).exit_code == 0
 
 
+def test_crd_writes_nothing_but_into_the_repository(tmp_path: Path) -> None:
+    refused = run(app, ["crd", "--root", str(tmp_path)])
+    assert (refused.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert "write --print for the CRD alone" in refused.stderr
+
+
 def test_crd_prints_one_document() -> None:
     (document,) = yaml.safe_load_all(run(app, ["crd", "--print"]).stdout)
     assert document["kind"] == "CustomResourceDefinition"
+
+
+def described(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    """Every field below, with what `kubectl explain` says of it."""
+    for name, child in schema.get("properties", {}).items():
+        yield f"{path}.{name}", child.get("description", "")
+        for part in (child, child.get("items", {})):
+            yield from described(part, f"{path}.{name}")
+
+
+def test_kubectl_explains_every_field_and_how_a_duration_is_written() -> None:
+    (served,) = yaml.safe_load(generated_files()["crds/prefleet.dev_prefillpolicies.yaml"])["spec"]["versions"]
+    schema = served["schema"]["openAPIV3Schema"]["properties"]
+    fields = dict(pair for part in ("spec", "status") for pair in described(schema[part], part))
+    assert len(fields) > 100
+    assert [name for name, text in fields.items() if not text.endswith(".")] == []
+    form = 'A duration from 100ms to 24h with its unit (ms, s, m, h), such as "8s".'
+    assert fields["spec.slo.longQueueWait"] == f"The most extra queueing that a long request may suffer. {form}"
 
 
 def test_the_chart_keeps_the_crd() -> None:

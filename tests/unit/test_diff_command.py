@@ -11,6 +11,8 @@ import yaml
 from prefleet_operator.cli.commands import app
 from typer.testing import CliRunner
 
+from tests.support.bad_specs import GOOD
+
 run = CliRunner().invoke
 
 Json = dict[str, Any]
@@ -152,6 +154,13 @@ def test_a_file_without_a_namespace_is_of_the_one_that_is_given(tmp_path: Path) 
         pytest.param("", yaml.safe_dump({}), "holds no document", id="nothing is asked"),
         pytest.param("kind: Pod", "", "not a PrefillPolicy", id="another kind"),
         pytest.param("a: [", "", "is not YAML", id="no YAML"),
+        pytest.param(yaml.safe_dump_all([GOOD, {}]), "", "new, document 2: not a PrefillPolicy", id="one of two"),
+        pytest.param(
+            yaml.safe_dump_all([GOOD, GOOD]),
+            "",
+            "new, document 2: default/chat stands in the file already",
+            id="one twice",
+        ),
     ],
 )
 def test_bad_input_ends_with_two_and_a_sentence(tmp_path: Path, new: str, old: str, sentence: str) -> None:
@@ -162,8 +171,17 @@ def test_bad_input_ends_with_two_and_a_sentence(tmp_path: Path, new: str, old: s
     assert sentence in result.stderr
 
 
+def test_standard_input_is_read_once() -> None:
+    result = run(app, ["diff", "-f", "-", "--against", "-"])
+    assert (result.exit_code, "standard input can be read once" in result.stderr) == (2, True)
+
+
 def test_without_a_cluster_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     result = run(app, ["diff", "-f", write(tmp_path, "new", OLD)])
     assert result.exit_code == 2
-    assert "set KUBECONFIG; to compare two files without a cluster, write --against" in result.stderr
+    absent = tmp_path / "absent"
+    assert result.stderr == (
+        f"error: no service account, and there is no kubeconfig {absent}: set KUBECONFIG; "
+        "to compare two files without a cluster, write --against\n"
+    )

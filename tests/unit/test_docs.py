@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prefleet_operator.api import KIND, parse_document, parse_yaml
+from prefleet_runtime.contract import RuntimePolicy
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("node_runtime/**/*.md")])
 
+_BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_POLICY_FILE = re.compile(r"^echo '(.+)' > /etc/prefleet/policy.json$", re.MULTILINE)
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)\s#]*)(?:#([^)\s]+))?\)")
 _PATH = re.compile(r"`((?:crds|docs|helm|node_runtime|operator|requirements|tests)/[\w./-]+)`")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -35,6 +39,23 @@ def anchors(text: str) -> set[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_somewhere(document: Path) -> None:
     assert list(dead_ends(document, document.read_text())) == []
+
+
+def test_every_policy_that_a_document_shows_is_admitted() -> None:
+    shown = [
+        block
+        for document in DOCUMENTS
+        for text in _BLOCK.findall(document.read_text())
+        for block in parse_yaml(text.encode())
+        if isinstance(block, dict) and block.get("kind") == KIND
+    ]
+    assert len(shown) >= 2
+    assert [parse_document(block).name for block in shown]
+
+
+def test_the_policy_file_of_the_readme_is_one_that_the_runtime_takes() -> None:
+    (text,) = _POLICY_FILE.findall((ROOT / "README.md").read_text())
+    assert RuntimePolicy.model_validate_json(text, strict=True).threshold == 1024
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,21 @@ async def test_sources_are_known_by_name_and_pod_scrape_is_always_there() -> Non
         await source.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        pytest.param(b"runtimeImage: a\nruntimeImage: b\n", "runtimeImage is set twice", id="a setting twice"),
+        pytest.param(b"runtimeImage: \xff", "is not YAML: 'utf-8' codec", id="no UTF-8"),
+        pytest.param(b"runtimeImage: a\n---\nruntimeImage: b\n", "holds 2 documents: write one", id="two documents"),
+        pytest.param(b"", "the configuration is empty", id="nothing"),
+    ],
+)
+def test_a_file_that_is_not_one_configuration_is_refused(tmp_path: Path, text: bytes, sentence: str) -> None:
+    (tmp_path / "config.yaml").write_bytes(text)
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(tmp_path / "config.yaml")
+
+
 def test_flags_replace_the_namespaces_of_the_file() -> None:
     config = parse_config(GOOD | {"namespaces": ["a"]})
     assert config.with_namespaces(()).namespaces == ("a",)

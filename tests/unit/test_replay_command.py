@@ -13,6 +13,7 @@ import pytest
 from prefleet_operator.cli.commands import app
 from typer.testing import CliRunner, Result
 
+DOCS = Path(__file__).parents[2] / "docs"
 MIX = "bimodal:seed=3,requests=600"
 
 
@@ -50,6 +51,33 @@ def test_the_tables_name_the_policies_and_the_split() -> None:
 def test_the_same_command_gives_the_same_figures() -> None:
     arguments = (MIX, "--policy", "srf,hrrn", "--pods", "2", "--decode-pods", "1", "--router", "least-tokens")
     assert figures(*arguments) == figures(*arguments)
+
+
+def test_the_documents_show_what_the_command_prints(tmp_path: Path) -> None:
+    """The virtual clock gives the same figures anywhere, so those of the documents are those of today's code."""
+    told = run("bursty:seed=7,requests=5000,factor=3", "--load", "0.8", "--json", str(tmp_path / "figures.json")).output
+    shown = (DOCS / "replay.md").read_text().split("```text\n")[1].split("\n```")[0].splitlines()
+    printed = [line.rstrip() for line in told.splitlines() if line.strip()]
+    assert printed[printed.index(shown[0]) :][: len(shown)] == shown
+    replays = by_policy(json.loads((tmp_path / "figures.json").read_text()))
+    rows = [
+        f"| {name} | {' | '.join(_cells(replays[policy], replays['fcfs']))} |"
+        for name, policy in (
+            ("FCFS", "fcfs"),
+            ("ShortRequestFirst", "short_request_first"),
+            ("HRRN", "hrrn"),
+            ("PromoteShortest", "promote_shortest"),
+        )
+    ]
+    assert "\n".join(rows) in (DOCS / "prefillpolicy.md").read_text(), "\n".join(rows)
+
+
+def _cells(replay: dict[str, Any], first: dict[str, Any]) -> list[str]:
+    cells = []
+    for lane, quantile in (("short", "p50"), ("short", "p95"), ("long", "p50"), ("long", "p95")):
+        value, base = replay[lane]["ttft_s"][quantile], first[lane]["ttft_s"][quantile]
+        cells.append(f"{value:.2f}" if replay is first else f"{value:.2f} ({value / base - 1:+.0%})")
+    return cells
 
 
 def test_the_load_is_a_part_of_what_the_fleet_can_serve() -> None:
@@ -106,6 +134,32 @@ def test_what_is_wrong_is_said_in_a_sentence(arguments: tuple[str, ...], sentenc
     assert result.exit_code == 2
     assert sentence in result.output
     assert "Traceback" not in result.output
+
+
+def test_no_figure_is_cut_where_the_terminal_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    lines = run(MIX, "--policy", "srf", "--threshold", "700", "--no-bound").output.splitlines()
+    row = next(line for line in lines if line.startswith(" short_request_first"))
+    assert len(row.split()) == 7
+    assert "short requests, at most 700 prompt tokens" in lines
+    assert not any("…" in line for line in lines)
+
+
+def test_requests_that_arrive_at_once_are_no_infinite_load(tmp_path: Path) -> None:
+    trace, page = tmp_path / "trace.csv", tmp_path / "page.html"
+    trace.write_text("time_s,prompt_tokens,output_tokens\n0,100,10\n0,200,10\n")
+    told = run(str(trace), "--policy", "fcfs", "--no-bound", "--html", str(page)).output
+    assert "of this trace; all arriving at once" in told
+    assert "all requests arrive at once" in page.read_text()
+    assert "inf" not in told
+
+
+def test_two_files_have_two_names(tmp_path: Path) -> None:
+    same = str(tmp_path / "file")
+    for html, sentence in ((same, "is where --json writes: give another path"), ("-", "give the path of a file")):
+        result = run(MIX, "--json", same, "--html", html)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert sentence in result.stderr
 
 
 def test_figures_are_written_beside_the_tables(tmp_path: Path) -> None:

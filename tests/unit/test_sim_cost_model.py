@@ -101,10 +101,10 @@ def test_own_numbers_may_be_given_as_json() -> None:
     [
         pytest.param("llama-9", "no cost model is named 'llama-9': write one of llama-3.1-8b", id="an unknown name"),
         pytest.param("{", "no JSON object", id="torn JSON"),
-        pytest.param('{"fixed_s": 1}', "lacks ['per_prefill_token_s'", id="too few numbers"),
+        pytest.param('{"fixed_s": 1}', "lacks per_prefill_token_s and lacks per_decode_token_s", id="too few numbers"),
         pytest.param(
             '{"fixed_s": 1, "per_prefill_token_s": 1, "per_decode_token_s": 1, "x": 1}',
-            "unknown ['x']",
+            "the cost model has an unknown x: write some of fixed_s",
             id="an unknown field",
         ),
         pytest.param(

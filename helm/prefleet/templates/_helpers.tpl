@@ -36,7 +36,36 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}
 
+{{/* Seconds of a duration such as 1m30s. */}}
+{{- define "prefleet.seconds" -}}
+{{- $seconds := 0.0 -}}
+{{- range regexFindAll "[0-9.]+(ms|s|m|h)" . -1 -}}
+{{- $unit := regexFind "[a-z]+" . -}}
+{{- $seconds = addf $seconds (mulf (get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) $unit) (trimSuffix $unit . | float64)) -}}
+{{- end -}}
+{{- $seconds -}}
+{{- end -}}
+
+{{/* What the schema cannot say of values, and the operator would say only as it ends at its start. */}}
+{{- define "prefleet.checkValues" -}}
+{{- if lt (include "prefleet.seconds" .Values.loopInterval | float64) 1.0 -}}
+{{- fail (printf "loopInterval: %s would flood the API server: write 1s or more" .Values.loopInterval) -}}
+{{- end -}}
+{{- $fast := include "prefleet.seconds" .Values.sizing.fastWindow | float64 -}}
+{{- if or (lt $fast 5.0) (ge $fast (include "prefleet.seconds" .Values.sizing.window | float64)) -}}
+{{- fail (printf "sizing: fastWindow %s beside window %s: write a fastWindow of 5s or more, and a longer window" .Values.sizing.fastWindow .Values.sizing.window) -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range .Values.metricsSources -}}
+{{- if has .name $names -}}
+{{- fail (printf "metricsSources: %s is defined twice: give every source its own name" .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "prefleet.config" -}}
+{{- include "prefleet.checkValues" . -}}
 runtimeImage: {{ default (include "prefleet.image" .) .Values.runtimeImage | quote }}
 loopInterval: {{ .Values.loopInterval | quote }}
 sizing: {{ toJson .Values.sizing }}

@@ -232,7 +232,8 @@ def parse_profile(text: str) -> EngineProfile:
         return PRESETS[text]
     if not text.lstrip().startswith("{"):
         known = ", ".join(sorted(PRESETS))
-        raise ValueError(f"no cost model is named {text!r}: write one of {known}, or a JSON object of {_FIELDS}")
+        costs = ", ".join(_FIELDS)
+        raise ValueError(f"no cost model is named {text!r}: write one of {known}, or a JSON object of {costs}")
     return EngineProfile(
         name="custom",
         cost=StepCost(**_numbers(text)),
@@ -244,12 +245,12 @@ def parse_profile(text: str) -> EngineProfile:
 def _numbers(text: str) -> dict[str, float]:
     try:
         raw: dict[str, Any] = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the cost model is no JSON object ({error}): write {{'fixed_s': 0.01, ...}}") from None
-    unknown = sorted(set(raw) - set(_FIELDS))
-    missing = [name for name in _FIELDS[:3] if name not in raw]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'the cost model is no JSON object ({error}): write {{"fixed_s": 0.01, ...}}') from None
+    unknown = [f"has an unknown {name}" for name in sorted(set(raw) - set(_FIELDS))]
+    missing = [f"lacks {name}" for name in _FIELDS[:3] if name not in raw]
     if unknown or missing:
-        raise ValueError(f"the cost model lacks {missing} and has unknown {unknown}: write {_FIELDS}")
+        raise ValueError(f"the cost model {' and '.join(missing + unknown)}: write some of {', '.join(_FIELDS)}")
     for name, value in raw.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} is {value!r}: give a number of seconds")

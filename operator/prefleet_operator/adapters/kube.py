@@ -285,8 +285,16 @@ async def connect(field_manager: str) -> Kube:
     return Kube(ApiClient(configuration), field_manager)
 
 
-async def _load_kubeconfig(configuration: Configuration) -> None:
+def _kubeconfig() -> str:
+    """Where the kubeconfig is: one path or several. Raises KubeError if there is none."""
     location = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not any(Path(part).exists() for part in location.split(os.pathsep)):
+        raise KubeError(f"no service account, and there is no kubeconfig {location}: set KUBECONFIG")
+    return location
+
+
+async def _load_kubeconfig(configuration: Configuration) -> None:
+    location = _kubeconfig()
     try:
         await kube_config.load_kube_config(
             config_file=location, client_configuration=configuration, persist_config=False

@@ -77,6 +77,7 @@ from prefleet_operator.api.status import (
     TunedValue,
     TuningStatus,
 )
+from prefleet_operator.api.yaml_text import YamlError, parse_yaml
 
 __all__ = [
     "CAPABILITIES",
@@ -148,9 +149,11 @@ __all__ = [
     "TuningMode",
     "TuningSpec",
     "TuningStatus",
+    "YamlError",
     "custom_resource_definition",
     "format_duration",
     "parse_document",
     "parse_duration",
     "parse_spec",
+    "parse_yaml",
 ]

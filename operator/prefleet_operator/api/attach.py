@@ -56,8 +56,11 @@ class SelectorRequirement(Model):
     """One condition on a label."""
 
     key: LabelKey
+    """The label's key."""
     operator: SelectorOperator
+    """In, NotIn: the label's value is one of values, or none of them. Exists, DoesNotExist: whether the pod has it."""
     values: Annotated[list[LabelValue], Field(max_length=20)] = []
+    """What In and NotIn compare with."""
 
     RULES: ClassVar = (
         Rule(
@@ -98,7 +101,9 @@ class PodSelector(Model):
     """Which pods, by their labels: all conditions must hold."""
 
     match_labels: MatchLabels = {}
+    """Labels that a pod must have, with these values."""
     match_expressions: Annotated[list[SelectorRequirement], Field(max_length=10)] = []
+    """Further conditions on labels."""
 
     RULES: ClassVar = (
         Rule(

@@ -33,7 +33,9 @@ class RoleBounds(Model):
     """The least and the most replicas of one role."""
 
     min_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """The least replicas (groups where nodesPerReplica is above 1)."""
     max_replicas: Annotated[int, Field(ge=1, le=10_000)]
+    """The most replicas (groups where nodesPerReplica is above 1)."""
 
     RULES: ClassVar = (
         Rule(
@@ -55,7 +57,9 @@ class RatioBounds(Model):
     """The least and the most prefill pods for each decode pod."""
 
     min: _Ratio
+    """The least prefill pods for each decode pod."""
     max: _Ratio
+    """The most prefill pods for each decode pod."""
 
     RULES: ClassVar = (
         Rule(
@@ -87,9 +91,9 @@ class AutoscalingSpec(Model):
     ratio: RatioBounds | None = None
     """Prefill pods for each decode pod; needs prefill and decode above."""
     max_accelerators: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Accelerators that the whole fleet may ask for."""
+    """Accelerators that the whole fleet may ask for, all nodes of a replica counted."""
     drain_time: Annotated[DurationText, duration_between("1s", "24h", "2m")] = "2m"
-    """A backlog is gone after so long."""
+    """Time in which a backlog is to be worked off."""
     down_window: Annotated[DurationText, duration_between("10s", "24h", "5m")] = "5m"
     """A role shrinks only to what was needed at most in this time."""
 

@@ -120,7 +120,7 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
     node = _resolved(schema, definitions)
     kept = {key: node[key] for key in _KEPT if key in node}
     if "description" in node:
-        kept = {"description": " ".join(node["description"].split())} | kept
+        kept = {"description": " ".join([*node["description"].split(), *_form(node)])} | kept
     if "const" in node:
         kept["enum"] = [node["const"]]
     if "exclusiveMinimum" in node:
@@ -138,6 +138,14 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
     if node.get("default") is not None:
         kept["default"] = _default(kept, node["default"])
     return kept
+
+
+def _form(node: Mapping[str, Any]) -> list[str]:
+    """How a duration is written, by its own rule: `kubectl explain` shows descriptions and no rules."""
+    messages = (rule["message"] for rule in node.get(VALIDATIONS, ()))
+    return [
+        f"{form.capitalize()}." for form in (each.removeprefix("write ") for each in messages) if "duration" in form
+    ]
 
 
 def _default(node: Mapping[str, Any], default: Any) -> Any:

@@ -18,7 +18,9 @@ class SecretKeyRef(Model):
     """One key of a Secret in the policy's namespace."""
 
     name: Text
+    """The Secret's name."""
     key: Text = "token"
+    """The key in it under which the value stands."""
 
 
 class HubSource(Model):
@@ -31,6 +33,7 @@ class HubSource(Model):
             "write the repository as owner/name, such as Qwen/Qwen3-8B",
         ),
     ]
+    """The repository as owner/name."""
     revision: Text | None = None
     """A branch, tag or commit; the repository's default branch if left out."""
     token_secret_ref: SecretKeyRef | None = None
@@ -41,6 +44,7 @@ class PvcSource(Model):
     """A model folder on a PersistentVolumeClaim, mounted read-only."""
 
     claim_name: Text
+    """The claim's name, in the policy's namespace."""
     path: Annotated[
         str,
         Field(max_length=512),
@@ -60,7 +64,9 @@ class ModelSource(Model):
     """Where the model comes from: exactly one of the three."""
 
     hub: HubSource | None = None
+    """A model repository on a hub; the pods fetch it when they start."""
     pvc: PvcSource | None = None
+    """A model folder on a PersistentVolumeClaim, mounted read-only."""
     host_path: HostPath | None = None
     """A model folder on the node, mounted read-only. Many clusters forbid it: prefer pvc."""
 

@@ -7,6 +7,7 @@ when the fleet is rendered, and raise the same `InvalidSpecError`."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -24,7 +25,12 @@ NAME_RULE = matching(
 )
 
 
-_GROUP_AND_KIND = (f"{GROUP}/{VERSION}", KIND)
+NAMESPACE_RULE = matching(
+    "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+    "metadata.namespace: write at most 63 of the characters a-z, 0-9 and -, neither beginning nor ending with -",
+)
+
+_TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
 class InvalidSpecError(ValueError):
@@ -49,11 +55,26 @@ def parse_document(raw: Any) -> PolicyDocument:
     """
     if not isinstance(raw, Mapping) or raw.get("kind") != KIND or raw.get("apiVersion") != f"{GROUP}/{VERSION}":
         raise InvalidSpecError(f"not a PrefillPolicy: write apiVersion: {GROUP}/{VERSION} and kind: {KIND}")
-    metadata = raw.get("metadata") or {}
-    name = str(metadata.get("name", ""))
-    if not NAME_RULE.holds(name):
-        raise InvalidSpecError(NAME_RULE.message)
-    return PolicyDocument(name, metadata.get("namespace", "default"), parse_spec(raw.get("spec") or {}))
+    unknown = [str(key) for key in raw if key not in _TOP_LEVEL]
+    if unknown:
+        raise InvalidSpecError(f"{unknown[0]}: no such field: remove it, or write one of {', '.join(_TOP_LEVEL)}")
+    name, namespace = _identity(raw.get("metadata") or {})
+    return PolicyDocument(name, namespace, parse_spec(raw.get("spec") or {}))
+
+
+def _identity(metadata: Any) -> tuple[str, str]:
+    """Name and namespace. Raises InvalidSpecError."""
+    if not isinstance(metadata, Mapping):
+        raise InvalidSpecError("metadata: should be an object: write metadata: {name: chat}")
+    for field in ("annotations", "labels"):
+        entries = metadata.get(field) or {}
+        if not isinstance(entries, Mapping) or not all(isinstance(value, str) for value in entries.values()):
+            raise InvalidSpecError(f"metadata.{field}: write text for each key, numbers and true or false in quotes")
+    name, namespace = str(metadata.get("name", "")), str(metadata.get("namespace") or "default")
+    for rule, text in ((NAME_RULE, name), (NAMESPACE_RULE, namespace)):
+        if not rule.holds(text):
+            raise InvalidSpecError(rule.message)
+    return name, namespace
 
 
 def parse_spec(raw: Any) -> PrefillPolicySpec:
@@ -63,14 +84,17 @@ def parse_spec(raw: Any) -> PrefillPolicySpec:
         InvalidSpecError: a field is wrong or a rule across fields is broken.
     """
     try:
-        return PrefillPolicySpec.model_validate_json(json.dumps(raw, default=_plain), strict=True)
+        text = json.dumps(raw, default=_plain)
+    except ValueError:
+        raise InvalidSpecError("spec: an alias in it stands for what holds it: write out what is meant") from None
+    try:
+        return PrefillPolicySpec.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise InvalidSpecError("; ".join(_sentence(fault) for fault in error.errors(include_url=False))) from None
 
 
 def _plain(value: Any) -> Any:
-    """What json cannot write: a read-only mapping as a dict, anything else (a YAML date) as the text it
-    was."""
+    """What json cannot write: a read-only mapping as a dict, anything else (YAML's !!binary) as text."""
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
@@ -84,7 +108,16 @@ def _sentence(fault: ErrorDetails) -> str:
             return f"{path}: is required: write it"
         case "enum" if isinstance(fault["input"], bool):
             return f"{path}: {fault['msg']}: write it in quotes, since YAML reads a bare On or Off as a boolean"
+        case "string_type" if isinstance(fault["input"], int | float):
+            return f"{path}: {fault['msg']}: write it in quotes"
+        case "int_type" | "float_type" | "bool_type" if _is_quoted(fault["input"]):
+            return f"{path}: {fault['msg']}: write it without quotes"
     return f"{path}: {fault['msg'].removeprefix('Value error, ')}"
+
+
+def _is_quoted(value: Any) -> bool:
+    """Whether it is a number, true or false, as text."""
+    return isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?|true|false", value) is not None
 
 
 def _siblings(loc: tuple[int | str, ...]) -> str:

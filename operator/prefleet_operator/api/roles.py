@@ -57,7 +57,9 @@ class Accelerator(Model):
             "write the name that nodes offer it under, such as nvidia.com/gpu",
         ),
     ]
+    """The name that nodes offer it under, such as nvidia.com/gpu."""
     count: Annotated[int, Field(ge=1, le=64)] = 1
+    """How many of them each pod gets."""
 
 
 class EnvVar(Model):
@@ -67,7 +69,9 @@ class EnvVar(Model):
         Text,
         matching("^[A-Za-z_][A-Za-z0-9_]*$", "write letters, digits and _, not beginning with a digit"),
     ]
+    """The variable's name."""
     value: Annotated[str, Field(max_length=4096)] = ""
+    """Its value, as text: numbers, true and false in quotes."""
 
 
 def _named_once(variables: list[EnvVar]) -> list[EnvVar]:
@@ -81,9 +85,10 @@ class RolloutSpec(Model):
     """How many replicas are replaced at once when their pods change."""
 
     max_surge: CountOrPercent
-    """How many more than replicas there may be meanwhile; each needs accelerators of its own."""
+    """How many more than replicas there may be meanwhile, as a number or a share such as 25%; each needs accelerators
+    of its own."""
     max_unavailable: CountOrPercent
-    """How many fewer than replicas may serve meanwhile."""
+    """How many fewer than replicas may serve meanwhile, as a number or a share such as 25%."""
 
     RULES: ClassVar = (
         Rule(
@@ -98,6 +103,7 @@ class RoleSpec(Model):
     """The pods of one role."""
 
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """Pods of this role, or groups where nodesPerReplica is above 1; with autoscaling of the role, where it starts."""
     accelerator: Accelerator | None = None
     """What each pod asks of its node; left out for fleets without accelerators."""
     nodes_per_replica: Annotated[int, Field(ge=1, le=64)] = 1

@@ -89,6 +89,7 @@ class RouterSpec(Model):
     image: Text | None = None
     """The image that holds the router."""
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
+    """Pods of the router."""
     args: Annotated[list[Annotated[str, Field(max_length=2048)]], Field(max_length=50)] = []
     """Arguments of the router, beside those that the operator writes; such as --policy."""
     busy_retry_timeout: Annotated[DurationText, duration_between("0s", "10m", "5s")] = "0s"

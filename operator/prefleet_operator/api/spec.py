@@ -52,6 +52,7 @@ class EngineSpec(Model):
     """The engine that every pod of the fleet runs."""
 
     type: EngineType
+    """Which engine; it decides which scheduling it can be given, and how."""
     version: Text | None = None
     """The engine's release; it chooses the stock image where `image` is left out."""
     image: Text | None = None
@@ -84,11 +85,12 @@ class SloSpec(Model):
     """What users of the fleet were promised."""
 
     short_ttft: ShortTTFT = "500ms"
-    """Time to the first token of a short request."""
+    """Time to the first token of a short request. Stated; only MindIE's stage Latency acts on it."""
     long_queue_wait: Annotated[DurationText, duration_between("100ms", "24h", "8s")] = "8s"
     """The most extra queueing that a long request may suffer."""
     inter_token_gap: Annotated[DurationText, duration_between("1ms", "10s", "200ms")] = "200ms"
-    """The longest time between two tokens of a running answer: what MindIE's TPT and Latency aim at."""
+    """The longest time between two tokens of a running answer: what MindIE's TPT and Latency aim at, and what pods that
+    decode are sized by."""
 
     @property
     def short_ttft_s(self) -> float:
@@ -110,7 +112,9 @@ class Band(Model):
     """The percentiles of prompt length between which a threshold may lie."""
 
     low: Annotated[int, Field(ge=1, le=99)] = 70
+    """The lower end, a percentile of prompt length."""
     high: Annotated[int, Field(ge=1, le=99)] = 85
+    """The upper end, a percentile of prompt length."""
 
     RULES: ClassVar = (
         Rule(
@@ -125,7 +129,8 @@ class TuningSpec(Model):
     """How the threshold and the wait limit are learned."""
 
     mode: TuningMode = TuningMode.AUTO
-    """Auto, Advise or "Off" (in quotes: YAML reads a bare Off as false)."""
+    """Auto: values that the spec leaves out are learned and set. Advise: they are only reported. "Off" (in quotes: YAML
+    reads a bare Off as false): nothing is computed."""
     band: Band = Band()
     wait_quantile: Literal["P90", "P95"] = "P95"
     """Which quantile of long waits counts as normal."""

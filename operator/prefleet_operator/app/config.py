@@ -10,10 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from prefleet_operator.api import POD_SCRAPE, Model, parse_duration
+from prefleet_operator.api import POD_SCRAPE, Model, YamlError, parse_duration, parse_yaml
 
 MIN_LOOP_INTERVAL_S = 1.0
 MIN_WINDOW_S = 5.0
@@ -127,13 +126,15 @@ def load_config(path: Path) -> OperatorConfig:
         ConfigError: the file cannot be read, is not YAML, or a field is wrong.
     """
     try:
-        raw = yaml.safe_load(path.read_text())
+        documents = parse_yaml(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}): check --config") from None
-    except yaml.YAMLError as error:
+    except YamlError as error:
         raise ConfigError(f"{path}: is not YAML: {error}") from None
+    if len(documents) > 1:
+        raise ConfigError(f"{path}: holds {len(documents)} documents: write one")
     try:
-        return parse_config(raw)
+        return parse_config(documents[0] if documents else None)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -30,6 +30,7 @@ from prefleet_operator.cli.replay_options import (
 )
 from prefleet_operator.cli.replaying import (
     as_text,
+    check_json,
     faults_told,
     interruptible,
     is_only_figures,
@@ -59,9 +60,7 @@ def advise(
     json_file: JsonFile = None,
 ) -> None:
     """Tell which threshold and longMaxWait the tuner would set for a trace, why, and what else it could have been."""
-    from prefleet_operator.cli.documents import check_place
-
-    check_place("--json", json_file)
+    check_json(json_file)
     with interruptible():
         from prefleet_operator.replay.advice import AdviceRequest
 

@@ -1,5 +1,7 @@
 """All commands, one module each. The modules import what is heavy inside their functions, so that help is quick."""
 
+from typing import Annotated
+
 import typer
 
 from prefleet_operator.cli.advise import advise
@@ -16,6 +18,25 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"prefleet {version('prefleet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the release and exit.")
+    ] = False,
+) -> None:
+    """What stands before a command."""
+
+
 app.command()(run)
 app.command()(render)
 app.command()(diff)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from prefleet_operator.api import PolicyDocument
     from prefleet_operator.app.preview import Preview
     from prefleet_operator.render.changes import ObjectChange
 
@@ -40,11 +41,11 @@ def diff(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what applying a PrefillPolicy would change, and which pods it would restart. Exit code 1 if anything."""
-    from prefleet_operator.cli.documents import fail, read_yaml
+    from prefleet_operator.cli.documents import fail, read_policies, read_yaml
 
-    documents = _placed(read_yaml(file), namespace)
-    if not documents:
-        fail(f"{file}: holds no document: give a file with a PrefillPolicy")
+    if str(file) == str(against) == "-":
+        fail("--against: standard input can be read once: give the path of a file")
+    documents = _placed(read_policies(file), namespace)
     if against is None:
         previews = _live(file, documents, runtime_image, metrics_url)
     else:
@@ -76,24 +77,41 @@ def _live(file: Path, documents: Sequence[Any], runtime_image: str, metrics_url:
     from prefleet_operator.api import InvalidSpecError
     from prefleet_operator.cli.documents import fail
 
+    parsed = [(policy, _annotations(document)) for document, policy in _parsed(file, documents)]
     try:
-        return asyncio.run(_ask(documents, runtime_image, metrics_url))
+        return asyncio.run(_ask(parsed, runtime_image, metrics_url))
     except InvalidSpecError as error:
         fail(f"{file}: {error}")
     except KubeError as error:
         fail(f"{error}; to compare two files without a cluster, write --against")
 
 
-async def _ask(documents: Sequence[Any], runtime_image: str, metrics_url: str) -> list[Preview]:
+def _parsed(file: Path, documents: Sequence[Any]) -> list[tuple[Any, PolicyDocument]]:
+    """Each document with what it says. Ends the command on a fault, and on two documents of one policy."""
+    from prefleet_operator.api import InvalidSpecError, parse_document
+    from prefleet_operator.cli.documents import fail, place
+
+    found: dict[tuple[str, str], tuple[Any, PolicyDocument]] = {}
+    for number, document in enumerate(documents):
+        where = place(file, documents, number)
+        try:
+            policy = parse_document(document)
+        except InvalidSpecError as error:
+            fail(f"{where}: {error}")
+        if (policy.namespace, policy.name) in found:
+            fail(f"{where}: {policy.namespace}/{policy.name} stands in the file already: remove one of them")
+        found[policy.namespace, policy.name] = (document, policy)
+    return list(found.values())
+
+
+async def _ask(parsed: Sequence[tuple[PolicyDocument, Object]], runtime_image: str, metrics_url: str) -> list[Preview]:
     import time
 
     from prefleet_operator.adapters.kube import connect
-    from prefleet_operator.api import parse_document
     from prefleet_operator.app.preview import Installed, preview
     from prefleet_operator.cli.render import default_runtime_image
     from prefleet_operator.render import FIELD_MANAGER
 
-    parsed = [(parse_document(document), _annotations(document)) for document in documents]
     installed = Installed(default_runtime_image(), runtime_image or None, metrics_url or None)
     kube = await connect(FIELD_MANAGER)
     try:
@@ -103,7 +121,7 @@ async def _ask(documents: Sequence[Any], runtime_image: str, metrics_url: str) -
 
 
 def _annotations(document: Any) -> Object:
-    return dict((document.get("metadata") or {}).get("annotations") or {})
+    return dict(document["metadata"].get("annotations") or {})
 
 
 _Rendered = dict[tuple[str, str], list[Object]]
@@ -125,18 +143,17 @@ def _offline(old: _Rendered, new: _Rendered) -> list[Preview]:
 
 def _rendered(file: Path, documents: Sequence[Any], runtime_image: str, metrics_url: str) -> _Rendered:
     """What a file becomes. Ends the command on a fault."""
-    from prefleet_operator.api import InvalidSpecError, parse_document
+    from prefleet_operator.api import InvalidSpecError
     from prefleet_operator.cli.documents import fail
     from prefleet_operator.cli.render import default_runtime_image, render_document
 
     found = {}
-    for document in documents:
+    image = runtime_image or default_runtime_image()
+    for document, policy in _parsed(file, documents):
         try:
-            policy = parse_document(document)
-            image = runtime_image or default_runtime_image()
             found[policy.namespace, policy.name] = render_document(document, image, metrics_url or None)
         except InvalidSpecError as error:
-            fail(f"{file}: {error}")
+            fail(f"{file}: {policy.namespace}/{policy.name}: {error}")
     return found
 
 

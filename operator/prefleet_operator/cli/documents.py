@@ -6,7 +6,7 @@ One that was interrupted ends with the code that shells give for SIGINT.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,18 +39,36 @@ def to_yaml(documents: Iterable[Any]) -> str:
 
 def read_yaml(path: Path) -> list[Any]:
     """The documents of a file, or of standard input for "-"; empty ones are left out. Ends the command on a fault."""
+    from prefleet_operator.api import YamlError, parse_yaml
+
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
-        return [document for document in yaml.safe_load_all(text) if document is not None]
+        return parse_yaml(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
     except OSError as error:
         fail(f"{path}: cannot be read ({error.strerror}): give the path of a YAML file")
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        fail(f"{path}: is not YAML: {' '.join(str(error).split())}")
+    except YamlError as error:
+        fail(f"{_name(path)}: is not YAML that Kubernetes reads: {error}")
+
+
+def read_policies(path: Path) -> list[Any]:
+    """The documents of a file that must hold one at least. Ends the command on a fault."""
+    documents = read_yaml(path)
+    if not documents:
+        fail(f"{_name(path)}: holds no document: give a file with a PrefillPolicy")
+    return documents
+
+
+def place(path: Path, documents: Sequence[Any], number: int) -> str:
+    """Where the document of that number, from 0, stands: how a sentence about it begins."""
+    return _name(path) if len(documents) == 1 else f"{_name(path)}, document {number + 1}"
+
+
+def _name(path: Path) -> str:
+    return "standard input" if str(path) == "-" else str(path)
 
 
 def check_place(option: str, path: Path | None) -> None:
     """End the command now if a file could not be written at the end of it."""
-    if path is None or str(path) == "-":
+    if path is None:
         return
     try:
         is_folder = path.is_dir()

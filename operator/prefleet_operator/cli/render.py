@@ -20,19 +20,17 @@ def render(
 ) -> None:
     """Print the manifests that a PrefillPolicy becomes, in the order in which they are applied."""
     from prefleet_operator.api import InvalidSpecError
-    from prefleet_operator.cli.documents import fail, read_yaml, to_yaml
+    from prefleet_operator.cli.documents import fail, place, read_policies, to_yaml
 
-    documents = read_yaml(file)
-    if not documents:
-        fail(f"{file}: holds no document: give a file with a PrefillPolicy")
+    documents = read_policies(file)
     rendered = []
-    for document in documents:
+    for number, document in enumerate(documents):
         try:
             rendered += render_document(document, runtime_image or default_runtime_image(), metrics_url or None)
             for warning in warnings_of(document):
                 typer.echo(f"warning: {warning}", err=True)
         except InvalidSpecError as error:
-            fail(f"{file}: {error}")
+            fail(f"{place(file, documents, number)}: {error}")
     typer.echo(to_yaml(rendered), nl=False)
 
 

@@ -33,6 +33,7 @@ from prefleet_operator.cli.replay_options import (
 )
 from prefleet_operator.cli.replaying import (
     as_text,
+    check_json,
     faults_told,
     interruptible,
     is_only_figures,
@@ -69,10 +70,7 @@ def replay(
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report here: one page, to be read.")] = None,
 ) -> None:
     """Replay a trace under several policies and compare what users would have met."""
-    from prefleet_operator.cli.documents import check_place
-
-    check_place("--json", json_file)
-    check_place("--html", html_file)
+    _check_places(json_file, html_file)
     with interruptible():
         from prefleet_operator.replay.comparison import Request
 
@@ -97,6 +95,18 @@ def replay(
             report=html_file is not None,
         )
         _answer(request, json_file, html_file)
+
+
+def _check_places(json_file: Path | None, html_file: Path | None) -> None:
+    """End the command now if what was asked for could not be written at the end of it."""
+    from prefleet_operator.cli.documents import check_place, fail
+
+    check_json(json_file)
+    if str(html_file) == "-":
+        fail("--html: a page is no text for a terminal: give the path of a file")
+    check_place("--html", html_file)
+    if html_file is not None and json_file is not None and html_file.resolve() == json_file.resolve():
+        fail(f"--html: {html_file} is where --json writes: give another path")
 
 
 def _answer(request: Request, json_file: Path | None, html_file: Path | None) -> None:

@@ -46,6 +46,14 @@ def faults_told() -> Iterator[None]:
         fail(str(error))
 
 
+def check_json(json_file: Path | None) -> None:
+    """End the command now if the figures could not be written at the end of it."""
+    from prefleet_operator.cli.documents import check_place
+
+    if not is_only_figures(json_file):
+        check_place("--json", json_file)
+
+
 def is_only_figures(json_file: Path | None) -> bool:
     """Whether standard output is for the figures alone, so that all else goes to standard error."""
     return str(json_file) == "-"

@@ -19,7 +19,7 @@ def run(
     ] = None,
     lease: Annotated[str, typer.Option(help="Name of the Lease by which one operator leads.")] = "prefleet",
     host: Annotated[str, typer.Option(help="Address that health and metrics are served on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of /healthz, /readyz and /metrics.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of /healthz, /readyz and /metrics.")] = 8080,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run the operator until SIGTERM.

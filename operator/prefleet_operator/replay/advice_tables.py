@@ -12,6 +12,7 @@ from prefleet_operator.replay.tables import (
     finite,
     lane_figures,
     new_table,
+    print_table,
     seconds,
     share,
     slo_figures,
@@ -33,7 +34,7 @@ def print_advice(console: Console, advice: Advice) -> None:
         cells = [seconds(value) for value in (ttft.mean, ttft.quantile(0.5), ttft.quantile(0.95))]
         cells += [share(replay.short.attainment), seconds(wait.quantile(0.5)), seconds(wait.quantile(0.95))]
         table.add_row(mark + name_of(setting), *cells, share(replay.long.attainment))
-    console.print(table)
+    print_table(console, table)
 
 
 def document(advice: Advice) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _with_strict(comparison: Comparison, workload: Workload, console: Console) -
     for replay in comparison.replays:
         if replay.policy == policy:
             return replace(comparison, strict=replay)
-    console.print("once more without promotion, for W_normal:", highlight=False)
+    console.print("once more without promotion, for W_normal:", soft_wrap=True, highlight=False)
     return replace(comparison, strict=next(_replays(comparison, [policy], workload, console)))
 
 
@@ -97,7 +97,8 @@ def _learnt_threshold(studied: TraceStudy, console: Console) -> int:
     console.print(f"threshold: {outcome.finding.message}", soft_wrap=True, highlight=False)
     if outcome.memory.threshold is None or outcome.memory.policy is SchedulingPolicy.FCFS:
         split = percentile_split(studied)
-        console.print(f"the operator would run FCFS here; the policies are shown with the P80 of {split:,} tokens")
+        told = f"the operator would run FCFS here; the policies are shown with the P80 of {split:,} tokens"
+        console.print(told, soft_wrap=True, highlight=False)
         return split
     return outcome.memory.threshold
 
@@ -112,7 +113,9 @@ def _replays(
             task = bar.add_task(name_of(Replay(policy)), total=comparison.study.requests)
             result = run(workload.requests, workload.shape, policy, split, targets, Advance(bar, task))
             if not console.is_terminal:
-                console.print(f"{name_of(result)}: {result.requests:,} requests replayed", highlight=False)
+                told = f"{name_of(result)}: {result.requests:,} requests replayed"
+                console.print(told, soft_wrap=True, highlight=False)
             if result.refused:
-                console.print(f"{result.refused:,} requests fit into no pod's KV cache and were refused")
+                told = f"{result.refused:,} requests fit into no pod's KV cache and were refused"
+                console.print(told, soft_wrap=True, highlight=False)
             yield result

@@ -17,6 +17,7 @@ from prefleet_operator.replay.setting import Scheduling
 from prefleet_operator.replay.study import TraceStudy
 
 BOUND = "clairvoyant bound"
+MOST_COLUMNS = 1000
 QUANTILES = (0.5, 0.95, 0.99)
 
 
@@ -72,7 +73,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         table = new_table(grid.title, grid.headings)
         for row in grid.rows:
             table.add_row(*row)
-        console.print(table)
+        print_table(console, table)
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,12 @@ def _service_grid(replays: Sequence[Replay]) -> Grid:
         cells = [f"{count:,}" for count in (*counts, replay.preemptions)]
         rows.append((name_of(replay), *cells, share(cached)))
     return Grid("all", headings, tuple(rows))
+
+
+def print_table(console: Console, table: Table) -> None:
+    """In full, also where the terminal is narrower (or no terminal, and taken for 80 columns): no figure is cut."""
+    table.width = table.__rich_measure__(console, console.options.update(max_width=MOST_COLUMNS)).maximum
+    console.print(table, crop=False, no_wrap=True, overflow="ignore")
 
 
 def new_table(title: str, headings: Sequence[str], first: str = "policy") -> Table:

@@ -78,7 +78,9 @@ def prepare(asked: Asked, trace: Trace, console: Console) -> Workload:
         raise SettingError("--load: all requests of the trace arrive at once, which no load can stretch: leave it out")
     load = studied.rate / served if asked.load is None else asked.load
     factor = 1.0 if asked.load is None else studied.rate / (load * served)
-    console.print(f"the fleet serves {served:.2f} requests a second of this trace; replayed at {load:.0%} of that")
+    at = "all arriving at once" if math.isinf(load) else f"replayed at {load:.0%} of that"
+    told = f"the fleet serves {served:.2f} requests a second of this trace; {at}"
+    console.print(told, soft_wrap=True, highlight=False)
     return Workload(trace, studied, shape, load, served, _Retimed(trace, factor, asked.prefill_only))
 
 
@@ -159,4 +161,5 @@ def _tell_trace(console: Console, trace: Trace, studied: TraceStudy) -> None:
     if trace.bad.count:
         console.print(f"{trace.bad.count} malformed: {trace.bad.reasons()}", soft_wrap=True, highlight=False)
     if trace.left_out:
-        console.print(f"{trace.left_out:,} requests that had failed are left out", highlight=False)
+        told = f"{trace.left_out:,} requests that had failed are left out"
+        console.print(told, soft_wrap=True, highlight=False)

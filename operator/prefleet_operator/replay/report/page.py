@@ -52,7 +52,7 @@ def facts(comparison: Comparison) -> list[Fact]:
             f" {study.output_tokens / study.requests:,.0f} output tokens each on average",
         ),
         ("fleet", _fleet(comparison)),
-        ("load", f"{comparison.load:.0%} of the {comparison.capacity:.3g} requests a second that this fleet serves"),
+        ("load", _load(comparison)),
         ("threshold", f"{scheduling.threshold:,} tokens"),
         (
             "wait limit",
@@ -61,6 +61,13 @@ def facts(comparison: Comparison) -> list[Fact]:
         ),
         ("promised", f"{promise}, turn of a long one within {tell_seconds(targets.long_wait_s)}"),
     ]
+
+
+def _load(comparison: Comparison) -> str:
+    """Requests that all arrive at once are no part of a rate."""
+    if math.isinf(comparison.load):
+        return "all requests arrive at once"
+    return f"{comparison.load:.0%} of the {comparison.capacity:.3g} requests a second that this fleet serves"
 
 
 def _fleet(comparison: Comparison) -> str:
