@@ -20,7 +20,7 @@ from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.core.sizing.turn import SizingView
 from prefleet_operator.engines import engine_for
-from prefleet_operator.render import live_config_map_name, router_object_name, router_warnings
+from prefleet_operator.render import live_config_map_name, made_of, router_object_name, router_warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,12 @@ def gather(
         sources=sources,
         router=cluster.router(*policy.key),
         warnings=(*engine_for(spec).warnings(spec), *router_warnings(spec)),
-        sizing=SizingView(live_replicas(policy, spec, cluster), reading.loads, sizing),
+        sizing=SizingView(
+            live=live_replicas(policy, spec, cluster),
+            loads=reading.loads,
+            state=sizing,
+            made_of={role: made_of(spec, role, policy.upgrade) for role in spec.sized_roles()},
+        ),
     )
 
 
@@ -240,6 +245,7 @@ def _view(pod: PodRecord, generation: Reading[int], workers: Mapping[str, PodTro
         trouble=pod.trouble or (None if pod.ready else workers.get(pod.group)),
         created_s=pod.created_s,
         restarted=pod.restarted,
+        template=pod.template,
     )
 
 

@@ -31,7 +31,14 @@ from prefleet_operator.render.names import (
     selector_labels,
 )
 from prefleet_operator.render.policy_files import render_policy_config_map
-from prefleet_operator.render.revision import TEMPLATE_FIELDS, Revision, Settled, settle_revisions, template_digest
+from prefleet_operator.render.revision import (
+    TEMPLATE_FIELDS,
+    Revision,
+    Settled,
+    made_of,
+    settle_revisions,
+    template_digest,
+)
 from prefleet_operator.render.router_command import router_warnings
 
 __all__ = [
@@ -58,6 +65,7 @@ __all__ = [
     "fleet_labels",
     "known_prometheus",
     "live_config_map_name",
+    "made_of",
     "owner_reference",
     "policy_config_map_name",
     "release_replicas",

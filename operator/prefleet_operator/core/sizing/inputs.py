@@ -14,6 +14,7 @@ left. Waiting for a node is part of it, as it will be for the next pod.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import fields
 from statistics import median
 
@@ -59,8 +60,11 @@ def _quota(spec: PrefillPolicySpec, most: int | None) -> int | None:
     return most - sum(given.replicas * given.accelerators for given in fixed)
 
 
-def signals_of(role: Role, replicas: int, pods: Sequence[PodView], load: RoleLoad, now: float) -> RoleSignals:
-    """What is seen of one role that is to have so many replicas now."""
+def signals_of(
+    role: Role, replicas: int, pods: Sequence[PodView], load: RoleLoad, now: float, made_of: str = ""
+) -> RoleSignals:
+    """What is seen of one role that is to have so many replicas now. `made_of`: a digest of what the spec makes its
+    pods of."""
     there = [pod for pod in pods if pod.role is role and not pod.terminating]
     step_tokens = DEFAULT_STEP_TOKENS if isinstance(load.step_tokens, Missing) else load.step_tokens.value
     return RoleSignals(
@@ -69,8 +73,15 @@ def signals_of(role: Role, replicas: int, pods: Sequence[PodView], load: RoleLoa
         starting=sum(not pod.ready and pod.trouble is None for pod in there),
         start_s=start_time(there, now),
         step_tokens=max(1, step_tokens),
+        template=_common({pod.template for pod in there if pod.ready}),
+        made_of=made_of,
         **{measure.name: getattr(load, measure.name) for measure in fields(RoleMeasures)},
     )
+
+
+def _common(templates: AbstractSet[str]) -> str | None:
+    """The one that there is, if there is one alone."""
+    return next(iter(templates)) if len(templates) == 1 else None
 
 
 def start_time(pods: Iterable[PodView], now: float) -> Reading[float]:

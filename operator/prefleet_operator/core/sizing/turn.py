@@ -39,12 +39,14 @@ class SizingView:
     """What sizing looks at beside the spec and the pods.
 
     `live`: by role, the replicas that an existing workload is to have; `loads`: what the metrics source says;
-    `state`: of this process, None before its first decision on the fleet.
+    `state`: of this process, None before its first decision on the fleet; `made_of`: by role, a digest of what the spec
+    makes its pods of.
     """
 
     live: Mapping[Role, int] = field(default_factory=dict)
     loads: Mapping[Role, RoleLoad] = field(default_factory=dict)
     state: SizingState | None = None
+    made_of: Mapping[Role, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,11 @@ class Sizer:
     def decide(self, state: SizingState, waits: WaitSignal | None) -> SizingState:
         """A new decision, and all that is known after it."""
         before = self._starts(state)
+        view = self.view
         signals = {
-            role: signals_of(role, replicas, self.pods, self.view.loads.get(role, _UNREAD), self.now)
+            role: signals_of(
+                role, replicas, self.pods, view.loads.get(role, _UNREAD), self.now, view.made_of.get(role, "")
+            )
             for role, replicas in before.items()
         }
         inputs = SizingInputs(signals, rules_of(self.spec), waits)
