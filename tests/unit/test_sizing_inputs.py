@@ -119,8 +119,7 @@ def test_of_a_source_that_says_nothing_all_is_missing_but_the_pods():
     ],
 )
 def test_what_serves_is_known_by_the_template_of_its_pods(pods, template):
-    assert signals_of(P, 2, pods, load_of(1.0, NOW), NOW, "made of").template == template
-    assert signals_of(P, 2, pods, load_of(1.0, NOW), NOW, "made of").made_of == "made of"
+    assert signals_of(P, 2, pods, load_of(1.0, NOW), NOW).template == template
 
 
 def test_a_spec_with_other_replicas_is_else_the_same():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import PrefillPolicySpec, Role
-from prefleet_operator.app.gather import Cluster, gather, live_config_map
+from prefleet_operator.app.gather import Cluster, gather, live_config_map, other_autoscalers
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.rollouts import count_roles, tell_paused
 from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles, late_roles
@@ -137,14 +137,16 @@ def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetRea
 
 
 def _counted(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, objects: Sequence[Object]) -> set[Role]:
-    """The sized roles whose workload exists, and so has a live count; one that is to be made starts with its own."""
+    """The roles whose number is not the spec's to say, and whose workload exists, and so has a live count; one that is
+    to be made starts with its own."""
+    counted = {*spec.sized_roles(), *other_autoscalers(policy, spec, cluster)}
     made = {(each["kind"], each["metadata"]["name"]) for each in objects if each["kind"] in TEMPLATE_FIELDS}
     return {
         record.role
         for kind, name in made
         if (record := cluster.children[kind].get(policy.namespace, name)) is not None
         and record.identity.fleet == policy.name
-        and record.role in spec.sized_roles()
+        and record.role in counted
     }
 
 

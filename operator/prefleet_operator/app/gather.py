@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prefleet_runtime.contract import DEFAULT_EXPORTER_PORT, InvalidPolicyError, RuntimePolicy
 
 from prefleet_operator.adapters.kube import RESOURCES_BY_KIND
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
-from prefleet_operator.adapters.watch import Store, Watcher
+from prefleet_operator.adapters.watch import Identity, Store, Watcher
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.policies import PolicyRecord
-from prefleet_operator.app.records import MAX_DIGITS, ChildRecord, PodRecord
+from prefleet_operator.app.records import MAX_DIGITS, AutoscalerRecord, ChildRecord, PodRecord
 from prefleet_operator.app.workqueue import Key
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Reading, RouterView, Sample
@@ -20,7 +20,14 @@ from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.core.sizing.turn import SizingView
 from prefleet_operator.engines import engine_for
-from prefleet_operator.render import live_config_map_name, made_of, router_object_name, router_warnings
+from prefleet_operator.render import (
+    ACTUATOR_KINDS,
+    TEMPLATE_FIELDS,
+    live_config_map_name,
+    made_of,
+    router_object_name,
+    router_warnings,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +50,15 @@ class AttachedPods:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the watchers keep of the fleets' objects, by kind. `unserved`: kinds that this cluster does not know."""
+    """What the watchers keep of the fleets' objects, by kind. `unserved`: kinds that this cluster does not know.
+    `autoscalers`: everybody's, by what they scale."""
 
     pods: Store[PodRecord] = field(default_factory=Store)
     children: dict[str, Store[ChildRecord]] = field(
         default_factory=lambda: {kind: Store() for kind in RESOURCES_BY_KIND}
+    )
+    autoscalers: dict[str, Store[AutoscalerRecord]] = field(
+        default_factory=lambda: {kind: Store() for kind in ACTUATOR_KINDS}
     )
     unserved: set[str] = field(default_factory=set)
     attached: dict[Key, AttachedPods] = field(default_factory=dict)
@@ -100,6 +111,15 @@ class Cluster:
             workload for kind in ("Deployment", "LeaderWorkerSet") for workload in self.children[kind].of(*key)
         )
 
+    def other_autoscalers(self, kind: str, workload: Identity) -> list[str]:
+        """Kind and name of each that scales a workload and that is somebody else's."""
+        return [
+            f"{made} {found.identity.name}"
+            for made, store in self.autoscalers.items()
+            for found in store.of(workload.namespace, workload.name)
+            if found.independent and found.target_kind == kind
+        ]
+
     def knows_attached(self, namespace: str) -> bool:
         """Whether all pods that the policies of a namespace attach have been listed."""
         return all(attached.known for (where, _), attached in self.attached.items() if where == namespace)
@@ -118,6 +138,7 @@ def gather(
     workers = cluster.troubled_workers(policy.namespace, policy.name)
     stuck, refused = _faults(cluster.workloads(policy.key))
     config_map = live_config_map(policy, spec, cluster)
+    others = other_autoscalers(policy, spec, cluster)
     return Situation(
         spec=spec,
         generation=policy.generation,
@@ -137,16 +158,30 @@ def gather(
         router=cluster.router(*policy.key),
         warnings=(*engine_for(spec).warnings(spec), *router_warnings(spec)),
         sizing=SizingView(
-            live=live_replicas(policy, spec, cluster),
+            live=live_replicas(policy, spec, cluster, {*spec.sized_roles(), *others}),
             loads=reading.loads,
             state=sizing,
             made_of={role: made_of(spec, role, policy.upgrade) for role in spec.sized_roles()},
+            others=others,
         ),
     )
 
 
-def live_replicas(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> dict[Role, int]:
-    """The replicas that the workloads of sized roles are to have, of those that exist.
+def other_autoscalers(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> dict[Role, str]:
+    """By role, the autoscalers of somebody else's that set the replicas of its workload."""
+    found = {
+        workload.role: cluster.other_autoscalers(kind, workload.identity)
+        for kind in TEMPLATE_FIELDS
+        for workload in cluster.children[kind].of(*policy.key)
+        if workload.role in spec.roles() and workload.ours
+    }
+    return {role: " and ".join(names) for role, names in found.items() if role is not None and names}
+
+
+def live_replicas(
+    policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, roles: Container[Role]
+) -> dict[Role, int]:
+    """The replicas that the workloads of these roles are to have, of those that exist.
 
     Of two kinds of workload, as while a role goes from one node to several, the one counts that the spec asks for, if
     it is there.
@@ -155,7 +190,7 @@ def live_replicas(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluste
     for kind in ("Deployment", "LeaderWorkerSet"):
         for workload in cluster.children[kind].of(*policy.key):
             role = workload.role
-            if role is None or role not in spec.sized_roles() or not workload.ours:
+            if role is None or role not in roles or not workload.ours:
                 continue
             asked = "LeaderWorkerSet" if spec.roles()[role].nodes_per_replica > 1 else "Deployment"
             if role not in found or kind == asked:

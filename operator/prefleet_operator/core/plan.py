@@ -47,7 +47,7 @@ from prefleet_operator.core.observed import (
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restart_budget import within_budget
 from prefleet_operator.core.runtime_policy import to_fleet_policy, to_scheduling_policy
-from prefleet_operator.core.scaling import judge_room, judge_scaling, scale_events
+from prefleet_operator.core.scaling import judge_room, judge_scaling, scale_events, tell_others
 from prefleet_operator.core.sizing.state import SizingState, tell
 from prefleet_operator.core.sizing.turn import Sizer, SizingView, with_replicas
 from prefleet_operator.core.started import judge_started
@@ -145,14 +145,16 @@ def make_plan(situation: Situation, now: float) -> Plan:
     if spec.engine.told_at_start:
         decision, memory = within_budget(spec, situation.status.history, before, decision, memory, now)
     sizing, told, sizes = None, None, dict[Role, int]()
+    view = situation.sizing
+    counts = {role: view.live[role] for role in view.others if role in view.live}
     if spec.autoscaling is not None:
-        sizer = Sizer(spec, situation.generation, situation.sizing, situation.pods, now)
+        sizer = Sizer(spec, situation.generation, view, situation.pods, now)
         decision, memory, sizing = decide_together(sizer, situation.status.autoscaling, before, decision, memory)
-        counts = sizer.counts(sizing)
-        situation = replace(situation, spec=with_replicas(situation.spec, counts))
+        counts |= sizer.counts(sizing)
         sizes = counts if spec.autoscaling.actuator is Actuator.DIRECT else sizes
         renewed = situation.status.observed_generation != situation.generation
         sizing, told = tell(sizing, situation.status.autoscaling, renewed, now)
+    situation = replace(situation, spec=with_replicas(situation.spec, counts))
     policy = _next_policy(situation, to_fleet_policy(decision, spec, 0))
     status = _next_status(situation, decision, memory, policy, told, now)
     return Plan(
@@ -287,8 +289,9 @@ def _judge_sizes(
 
 
 def judge_accepted(situation: Situation) -> Verdict:
-    """Accepted: the spec is carried out, with what its engine has to say of it."""
-    message = " ".join(("The spec is valid and has been applied.", *situation.warnings))
+    """Accepted: the spec is carried out, with what its engine has to say of it, and whose replicas are not followed."""
+    others = tell_others(situation.sizing.others, situation.spec)
+    message = " ".join(("The spec is valid and has been applied.", *situation.warnings, *others))
     return Verdict(ConditionType.ACCEPTED, TRUE, Reason.ACCEPTED, message)
 
 
@@ -392,7 +395,10 @@ def _move_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> tup
 
 
 def _warning_events(situation: Situation) -> tuple[Event, ...]:
-    """One event for each warning that Accepted does not say yet."""
+    """One event for each sentence that Accepted does not say yet."""
     accepted = find_condition(situation.status.conditions, ConditionType.ACCEPTED)
     said = "" if accepted is None else accepted.message
-    return tuple(Event(Reason.ENGINE_WARNING, told, warning=True) for told in situation.warnings if told not in said)
+    events = [Event(Reason.ENGINE_WARNING, told, warning=True) for told in situation.warnings]
+    others = tell_others(situation.sizing.others, situation.spec)
+    events += [Event(Reason.SCALED_BY_ANOTHER, told) for told in others]
+    return tuple(event for event in events if event.message not in said)

@@ -60,11 +60,8 @@ def _quota(spec: PrefillPolicySpec, most: int | None) -> int | None:
     return most - sum(given.replicas * given.accelerators for given in fixed)
 
 
-def signals_of(
-    role: Role, replicas: int, pods: Sequence[PodView], load: RoleLoad, now: float, made_of: str = ""
-) -> RoleSignals:
-    """What is seen of one role that is to have so many replicas now. `made_of`: a digest of what the spec makes its
-    pods of."""
+def signals_of(role: Role, replicas: int, pods: Sequence[PodView], load: RoleLoad, now: float) -> RoleSignals:
+    """What is seen of one role that is to have so many replicas now."""
     there = [pod for pod in pods if pod.role is role and not pod.terminating]
     step_tokens = DEFAULT_STEP_TOKENS if isinstance(load.step_tokens, Missing) else load.step_tokens.value
     return RoleSignals(
@@ -74,7 +71,6 @@ def signals_of(
         start_s=start_time(there, now),
         step_tokens=max(1, step_tokens),
         template=_common({pod.template for pod in there if pod.ready}),
-        made_of=made_of,
         **{measure.name: getattr(load, measure.name) for measure in fields(RoleMeasures)},
     )
 

@@ -149,9 +149,10 @@ def _role_status(size: RoleSize, before: int, known: RoleSizeStatus | None, now:
 
 
 def _numbers(status: SizingStatus) -> object:
-    """What is said at once; a reason that somebody else has written is none."""
+    """What is said at once: numbers, and whose they are; a reason that somebody else has written is none."""
     waits = {name: status.memory.get(name) for name in WaitsMemory().to_record()}
-    sizes = [(size.name, size.desired, size.reason in set(Reason)) for size in status.roles]
+    another = Reason.SCALED_BY_ANOTHER
+    sizes = [(size.name, size.desired, size.reason in set(Reason), size.reason == another) for size in status.roles]
     return status.state_version, status.actuator, sizes, waits
 
 

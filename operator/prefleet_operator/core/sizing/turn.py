@@ -16,7 +16,7 @@ since.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prefleet_operator.api import Actuator, PrefillPolicySpec, Role, SizingStatus
 from prefleet_operator.core.observed import Missing, PodView
@@ -25,7 +25,7 @@ from prefleet_operator.core.sizing.decide import decide_size
 from prefleet_operator.core.sizing.inputs import rules_of, signals_of
 from prefleet_operator.core.sizing.state import RECALLED, SizingState, recall_state
 from prefleet_operator.core.sizing.steps import budget
-from prefleet_operator.core.sizing.values import RoleLoad, SizingInputs
+from prefleet_operator.core.sizing.values import RoleLoad, RoleSignals, SizingInputs
 
 PACE_S = 15.0
 
@@ -40,13 +40,14 @@ class SizingView:
 
     `live`: by role, the replicas that an existing workload is to have; `loads`: what the metrics source says;
     `state`: of this process, None before its first decision on the fleet; `made_of`: by role, a digest of what the spec
-    makes its pods of.
+    makes its pods of; `others`: by role, who else sets its replicas, by an autoscaler that is not the operator's.
     """
 
     live: Mapping[Role, int] = field(default_factory=dict)
     loads: Mapping[Role, RoleLoad] = field(default_factory=dict)
     state: SizingState | None = None
     made_of: Mapping[Role, str] = field(default_factory=dict)
+    others: Mapping[Role, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,7 @@ class Sizer:
     def decide(self, state: SizingState, waits: WaitSignal | None) -> SizingState:
         """A new decision, and all that is known after it."""
         before = self._starts(state)
-        view = self.view
-        signals = {
-            role: signals_of(
-                role, replicas, self.pods, view.loads.get(role, _UNREAD), self.now, view.made_of.get(role, "")
-            )
-            for role, replicas in before.items()
-        }
+        signals = {role: self._signals(role, replicas) for role, replicas in before.items()}
         inputs = SizingInputs(signals, rules_of(self.spec), waits)
         decision, memory = decide_size(inputs, state.memory, self.now)
         return SizingState(
@@ -100,16 +95,21 @@ class Sizer:
             unsaid=state.unsaid,
         )
 
+    def _signals(self, role: Role, replicas: int) -> RoleSignals:
+        view = self.view
+        seen = signals_of(role, replicas, self.pods, view.loads.get(role, _UNREAD), self.now)
+        return replace(seen, made_of=view.made_of.get(role, ""), other=view.others.get(role, ""))
+
     def counts(self, state: SizingState) -> dict[Role, int]:
         """How many replicas each sized role is to have now: of one that another controller sets, what it has set.
 
         So it is with a number that somebody else has given a role since it was decided about: the next decision starts
-        from it, and until then it stays.
+        from it, and until then it stays. One that somebody else's autoscaler sets is always left alone.
         """
         counts = self._replicas(state)
         if self.actuator is Actuator.DIRECT:
-            ours = {role for role, live in counts.items() if live in (state.wanted[role], state.before[role])}
-            counts |= {role: state.wanted[role] for role in ours}
+            known = {role: (state.wanted[role], state.before[role]) for role in counts.keys() - self.view.others.keys()}
+            counts |= {role: pair[0] for role, pair in known.items() if counts[role] in pair}
         return counts
 
     def _starts(self, state: SizingState) -> dict[Role, int]:

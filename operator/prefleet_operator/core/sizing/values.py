@@ -80,7 +80,8 @@ class RoleSignals(RoleMeasures):
 
     `replicas` wanted now, of which `ready` serve and `starting` will. `start_s`: from creation to ready, as the role's
     pods took. `step_tokens`: the engine's token budget of a step. `template`: the digest of what all ready pods were
-    made of, None while they differ or none is ready; `made_of`: a digest of what the spec says of it.
+    made of, None while they differ or none is ready; `made_of`: a digest of what the spec says of it. `other`: who else
+    sets the replicas, "" if nobody does.
     """
 
     replicas: int
@@ -90,6 +91,7 @@ class RoleSignals(RoleMeasures):
     step_tokens: int = 2048
     template: str | None = ""
     made_of: str = ""
+    other: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
