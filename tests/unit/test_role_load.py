@@ -334,6 +334,14 @@ def test_what_waited_between_scrapes_counts_as_the_first_of_them_has_shown() -> 
     assert series[names.QUEUED, ""] == 0.25
 
 
+def test_what_waited_is_counted_on_after_a_clock_is_put_back() -> None:
+    history = LoadHistory(None, WINDOWS)
+    for now in (5000.0, 1000.0, 1010.0, 1020.0):
+        history.add({(names.WAITING, "short"): 4.0}, now)
+    series = history.series(1020.0)
+    assert (series[names.WATCHED, ""], series[names.WAITED, ""], series[names.QUEUED, ""]) == (20.0, 4.0, 1.0)
+
+
 def test_increases_are_those_of_their_window_and_fade_when_the_pod_is_gone() -> None:
     history = LoadHistory(None, WINDOWS)
     for step in range(11):
