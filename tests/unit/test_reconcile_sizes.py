@@ -349,6 +349,29 @@ async def test_a_restart_goes_on_where_it_was_and_shrinks_only_after_a_whole_win
     assert fleet.pods < 3
 
 
+async def test_a_number_that_the_status_never_heard_of_counts_as_needed_until_now() -> None:
+    """Someone, or an operator that ended before it wrote the status, has raised it a moment ago."""
+    fleet = await loaded()
+    for _ in range(int(DOWN_WINDOW_S / PACE_S) + 1):
+        await fleet.feel(3.4)
+    assert fleet.pods == 4
+    fleet.world.api.scale("deployments", "chat-prefill", 6)
+    fleet.world.restart()
+    fleet.world.rewatch()
+    await fleet.feel(2.4)
+    assert fleet.pods == 6
+
+
+async def test_a_clock_that_is_put_back_makes_no_memory_of_times_to_come() -> None:
+    fleet = await loaded()
+    for _ in range(int(DOWN_WINDOW_S / PACE_S) + 1):
+        await fleet.feel(3.4)
+    await fleet.feel(3.4, after_s=-86_400)
+    for _ in range(3 * int(DOWN_WINDOW_S / PACE_S)):
+        await fleet.feel(1.5)
+    assert fleet.pods < 4
+
+
 GARBAGE: dict[str, Any] = {
     "nothing is left": None,
     "a state of another version": {"stateVersion": 7, "actuator": "Direct", "memory": {"roles": {"prefill": {}}}},

@@ -167,7 +167,7 @@ def test_the_status_travels_in_json_and_is_recalled_as_it_was() -> None:
     assert status.roles[0].numbers == {"needed": 5}, "JSON has no infinity"
     assert (status.roles[0].moved_at, status.roles[1].moved_at) == ("2023-11-14T22:13:20Z", None)
     read = SizingStatus.model_validate(json.loads(json.dumps(status.to_resource())))
-    recalled = recall_state(read, Actuator.HPA, 600, NOW)
+    recalled = recall_state(read, Actuator.HPA, 600, {}, NOW)
     assert recalled.wanted == STATE.wanted
     assert recalled.actuator is Actuator.DIRECT, "who set the number before"
     assert recalled.memory.waits == MEMORY.waits
@@ -249,6 +249,8 @@ FUTURE = int(NOW + CLOCK_SKEW_S + 1)
         pytest.param(spoilt(needs=[[1]]), False, id="half a mark"),
         pytest.param(spoilt(needs=[[None, 2.0]]), False, id="a mark without a time"),
         pytest.param(spoilt(capacity=["much", 0]), False, id="a capacity in words"),
+        pytest.param(spoilt(capacity=[0.0, 0.0]), False, id="pods that do nothing"),
+        pytest.param(spoilt(tokenCapacity=[8000.0, -1.0]), False, id="pods that differ by less than nothing"),
         pytest.param(spoilt(demands=[[int(NOW), 1.0]] * 1000), False, id="a memory without end"),
         pytest.param(spoilt(glances=[[int(NOW), 1.0, 0.1, 2.0]] * 1000), False, id="glances without end"),
         pytest.param(spoilt(raised=[FUTURE, 9.0]), False, id="a raise that is yet to come"),
@@ -264,4 +266,4 @@ def test_a_memory_that_is_none_begins_anew(record: dict[str, Any], kept: bool) -
 
 def test_a_state_of_another_version_is_forgotten() -> None:
     other = to_status(STATE, None, NOW).model_copy(update={"state_version": 2})
-    assert recall_state(other, Actuator.DIRECT, 600, NOW) == SizingState(Actuator.DIRECT)
+    assert recall_state(other, Actuator.DIRECT, 600, {}, NOW) == SizingState(Actuator.DIRECT)

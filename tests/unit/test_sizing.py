@@ -298,6 +298,14 @@ def test_a_change_is_taken_up_once_its_pods_run_however_long_before_it_was_asked
     assert memory.roles[P].capacity is None
 
 
+@pytest.mark.parametrize("cost", [Sample(COST, NOW), Missing("no such series")], ids=["by cost", "by tokens"])
+def test_pods_that_do_nothing_while_requests_wait_hang_and_show_no_capacity(cost):
+    served = tuple(PodServed(f"p{n}", 0.0, busy=1.0, waiting=4.0) for n in range(2))
+    held, memory = size(signals(3.0, 4, served=served, step_cost=cost))
+    assert (memory.roles[P].capacity, memory.roles[P].token_capacity) == (None, None)
+    assert held.desired == 4
+
+
 def test_pods_of_two_kinds_teach_nothing_together():
     served = tuple(PodServed(f"p{n}", 8000.0, busy=1.0, waiting=4.0) for n in range(2))
     _, memory = size(signals(3.0, 2, served=served, template=None))

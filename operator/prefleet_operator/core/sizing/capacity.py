@@ -30,11 +30,13 @@ def are_saturated(pods: Sequence[PodServed]) -> bool:
 
 
 def capacity_of(pods: Sequence[PodServed], work: Callable[[PodServed], float]) -> Capacity | None:
-    """Of pods that all did what they could; else None."""
+    """Of pods that all did what they could; else None. Pods that do nothing while requests wait hang."""
     if not are_saturated(pods):
         return None
     done = [work(pod) / pod.busy for pod in pods]
     mean = sum(done) / len(done)
+    if mean <= 0:
+        return None
     return Capacity(mean, math.sqrt(sum((one - mean) ** 2 for one in done) / len(done)))
 
 

@@ -23,9 +23,9 @@ from prefleet_operator.core.observed import Missing, PodView
 from prefleet_operator.core.sizing.arbiter import WaitSignal
 from prefleet_operator.core.sizing.decide import decide_size
 from prefleet_operator.core.sizing.inputs import rules_of, signals_of
-from prefleet_operator.core.sizing.state import RECALLED, SizingState, recall_state
+from prefleet_operator.core.sizing.state import RECALLED, SizingState, is_past, recall_state
 from prefleet_operator.core.sizing.steps import budget
-from prefleet_operator.core.sizing.values import RoleLoad, RoleSignals, SizingInputs
+from prefleet_operator.core.sizing.values import RoleLoad, RoleSignals, SizingInputs, SizingMemory
 
 PACE_S = 15.0
 
@@ -68,9 +68,10 @@ class Sizer:
 
     def recall(self, status: SizingStatus | None) -> SizingState:
         """The state that the turn begins with."""
-        if self.view.state is not None:
-            return self.view.state
-        return recall_state(status, self.actuator, rules_of(self.spec).down_window_s, self.now)
+        state = self.view.state
+        if state is None:
+            return recall_state(status, self.actuator, rules_of(self.spec).down_window_s, self.view.live, self.now)
+        return state if is_past(state.memory, self.now) else replace(state, memory=SizingMemory())
 
     def is_due(self, state: SizingState) -> bool:
         """Whether it is time to decide anew."""
