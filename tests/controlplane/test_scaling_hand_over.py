@@ -220,8 +220,12 @@ def test_a_number_that_somebody_elses_hpa_sets_is_not_fought_over(four: Fleet, t
         four.apply(**FOUR | DIRECT)
         said = four.await_condition("ScalingActive", "False", "ScaledByAnother")
         assert "HorizontalPodAutoscaler mine sets their number; delete it" in said["message"]
+        four.apply(**FOUR | HPA)
+        eventually(lambda: four.status()["autoscaling"]["actuator"] == "HPA", 20)
+        assert four.get("hpa", "chat-prefill") is None
         four.plane.kubectl("-n", four.namespace, "delete", "hpa", "mine")
         four.await_condition("ScalingActive", "Unknown", "MetricsMissing")
+        eventually(lambda: four.get("hpa", "chat-prefill"), 20)
         assert counts(seen) == {"5"}
     four.apply(**FOUR)
     eventually(lambda: replicas(four) == 4, 20)

@@ -75,15 +75,22 @@ async def test_once_it_is_gone_the_operator_goes_on_from_the_live_number() -> No
 
 
 @pytest.mark.parametrize("actuator", ["HPA", "KEDA"])
-async def test_beside_our_own_actuator_the_number_that_is_published_holds(actuator: str) -> None:
-    """Of two HorizontalPodAutoscalers on one workload Kubernetes stops both (AmbiguousSelector)."""
+async def test_our_own_actuator_is_withdrawn_meanwhile_and_the_number_that_is_published_holds(actuator: str) -> None:
+    """Two HorizontalPodAutoscalers on one workload stop each other (AmbiguousSelector), but for bounds: over those they
+    fight."""
     fleet = Loaded(await running(autoscaling=BOTH | {"actuator": actuator}, metricsSource="cluster"))
-    add(fleet.world)
+    ours = fleet.world.actuators()
+    record = add(fleet.world)
     await fleet.feel(5.3)
+    assert {name for _, name in ours - fleet.world.actuators()} == {"chat-prefill"}
     assert fleet.published()['{namespace="ns",policy="chat",role="prefill"}'] == 4.0
     assert fleet.condition("ScalingActive")[:2] == ("False", "ScaledByAnother")
     await fleet.feel(5.3, after_s=600)
     assert fleet.condition("ScalingActive")[:2] == ("False", "ScaledByAnother")
+    fleet.world.cluster.autoscalers[HPA].remove(record.identity)
+    await fleet.feel(5.3)
+    assert fleet.world.actuators() == ours
+    assert set(fleet.world.api.counts.get("chat-prefill", [4])) == {4}
 
 
 async def test_a_role_that_is_not_sized_has_its_number_by_it_too_without_a_fall_to_one() -> None:

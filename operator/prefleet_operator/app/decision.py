@@ -5,13 +5,13 @@ The operator carries it out; `prefleet diff` shows it. Asks nobody and writes no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prefleet_operator.adapters.kube import Object
 from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.api import PrefillPolicySpec, Role
-from prefleet_operator.app.gather import Cluster, gather, live_config_map, other_autoscalers
+from prefleet_operator.app.gather import Cluster, gather, live_config_map
 from prefleet_operator.app.policies import PolicyRecord
 from prefleet_operator.app.rollouts import count_roles, tell_paused
 from prefleet_operator.core.deletion_cost import CostedPod, deletion_costs, falling_roles, late_roles
@@ -34,6 +34,7 @@ from prefleet_operator.render import (
     router_object_name,
     settle_revisions,
     with_gates,
+    withdraw_actuators,
 )
 
 
@@ -84,7 +85,8 @@ def decide(
     target = PolicyObject(policy.name, policy.namespace, policy.uid or None)
     live = live_config_map(policy, spec, cluster)
     kept = live is not None and live.kept
-    rendered = render_fleet(target, spec, plan.policy, installation.defaults, kept)
+    others = situation.sizing.others
+    rendered = withdraw_actuators(render_fleet(target, spec, plan.policy, installation.defaults, kept), others)
 
     def remembered(kind: str, name: str) -> Revision | None:
         record = cluster.children[kind].get(policy.namespace, name)
@@ -104,7 +106,9 @@ def decide(
     return Decision(
         plan=say_rollout(say_outdated(plan, policy.status, waits), rollout),
         waits=waits,
-        objects=tuple(with_gates(release_replicas(objects, _counted(policy, spec, cluster, objects)), gates, pods)),
+        objects=tuple(
+            with_gates(release_replicas(objects, _counted(policy, spec, cluster, objects, others)), gates, pods)
+        ),
         restarts=tuple(
             Restart(each.role, _count_pods(policy, cluster, each.role), _changes(policy, cluster, each))
             for each in workloads
@@ -136,10 +140,16 @@ def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetRea
     return deletion_costs(pods, reading.pod_loads, falling_roles(plan.asked, live), late_roles(fell, now))
 
 
-def _counted(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, objects: Sequence[Object]) -> set[Role]:
+def _counted(
+    policy: PolicyRecord,
+    spec: PrefillPolicySpec,
+    cluster: Cluster,
+    objects: Sequence[Object],
+    others: Iterable[Role],
+) -> set[Role]:
     """The roles whose number is not the spec's to say, and whose workload exists, and so has a live count; one that is
     to be made starts with its own."""
-    counted = {*spec.sized_roles(), *other_autoscalers(policy, spec, cluster)}
+    counted = {*spec.sized_roles(), *others}
     made = {(each["kind"], each["metadata"]["name"]) for each in objects if each["kind"] in TEMPLATE_FIELDS}
     return {
         record.role

@@ -1,6 +1,12 @@
 """From a PrefillPolicy and the decisions taken about it to the Kubernetes objects that should exist. Pure."""
 
-from prefleet_operator.render.actuators import ACTUATOR_KINDS, DESIRED_METRIC, known_prometheus, release_replicas
+from prefleet_operator.render.actuators import (
+    ACTUATOR_KINDS,
+    DESIRED_METRIC,
+    known_prometheus,
+    release_replicas,
+    withdraw_actuators,
+)
 from prefleet_operator.render.fleet import (
     InstallationDefaults,
     PolicyObject,
@@ -79,4 +85,5 @@ __all__ = [
     "settle_revisions",
     "template_digest",
     "with_gates",
+    "withdraw_actuators",
 ]
