@@ -214,6 +214,11 @@ def test_a_role_without_accelerators_is_not_held_back_by_a_quota():
     assert steps.budget({P: 9}, {P: 1}, {P: RoleRules(1, 9)}, 0) == {P: 9}
 
 
+def test_nor_by_what_another_role_has_beyond_a_quota_that_was_lowered():
+    rules = {P: RoleRules(1, 9, accelerators=4), D: RoleRules(1, 9)}
+    assert steps.budget({P: 5, D: 3}, {P: 4, D: 1}, rules, 8) == {P: 4, D: 3}
+
+
 @pytest.mark.parametrize(
     ("need", "sure", "fell_at_s", "expected"),
     [
