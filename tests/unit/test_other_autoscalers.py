@@ -111,6 +111,21 @@ async def test_a_role_that_is_not_sized_has_its_number_by_it_too_without_a_fall_
     assert world.count("prefill") == 4
 
 
+async def test_accelerators_of_a_role_in_other_hands_count_as_many_as_there_are() -> None:
+    accelerator = {"resource": "nvidia.com/gpu"}
+    world = await running(
+        prefill={"replicas": 4, "accelerator": accelerator},
+        decode={"replicas": 1, "accelerator": accelerator},
+        autoscaling={"prefill": {"maxReplicas": 8}, "maxAccelerators": 9},
+    )
+    add(world, target={"kind": "Deployment", "name": "chat-decode"})
+    world.api.scale("deployments", "chat-decode", 4)
+    world.rewatch()
+    fleet = Loaded(world)
+    await fleet.feel(7.0)
+    assert (fleet.pods, fleet.size["reason"]) == (5, "QuotaExhausted")
+
+
 def status_of(world: ScaledWorld) -> Object:
     found: Object = world.api.objects[("prefillpolicies", "chat")]["status"]
     return found

@@ -18,7 +18,7 @@ from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_r
 from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Reading, RouterView, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.core.sizing.state import SizingState
-from prefleet_operator.core.sizing.turn import SizingView
+from prefleet_operator.core.sizing.turn import SizingView, with_replicas
 from prefleet_operator.engines import engine_for
 from prefleet_operator.render import (
     ACTUATOR_KINDS,
@@ -139,6 +139,7 @@ def gather(
     stuck, refused = _faults(cluster.workloads(policy.key))
     config_map = live_config_map(policy, spec, cluster)
     others = other_autoscalers(policy, spec, cluster)
+    spec = with_replicas(spec, live_replicas(policy, spec, cluster, others))
     return Situation(
         spec=spec,
         generation=policy.generation,
@@ -158,7 +159,7 @@ def gather(
         router=cluster.router(*policy.key),
         warnings=(*engine_for(spec).warnings(spec), *router_warnings(spec)),
         sizing=SizingView(
-            live=live_replicas(policy, spec, cluster, {*spec.sized_roles(), *others}),
+            live=live_replicas(policy, spec, cluster, spec.sized_roles()),
             loads=reading.loads,
             state=sizing,
             made_of={role: made_of(spec, role, policy.upgrade) for role in spec.sized_roles()},

@@ -95,6 +95,7 @@ class LivePolicy:
 class Situation:
     """All that one decision looks at.
 
+    `spec`: with the live replicas of roles whose number somebody else's autoscaler sets (`sizing.others`).
     `stuck`: by role, why its rollout makes no progress; `refused`: why the cluster refuses to make its pods; `untaken`:
     since when its pods wait for a controller to take notice. `warnings`: what the engine has to say of the spec.
     `sizing`: what the sizes of a fleet that is autoscaled rest on.
@@ -145,16 +146,14 @@ def make_plan(situation: Situation, now: float) -> Plan:
     if spec.engine.told_at_start:
         decision, memory = within_budget(spec, situation.status.history, before, decision, memory, now)
     sizing, told, sizes = None, None, dict[Role, int]()
-    view = situation.sizing
-    counts = {role: view.live[role] for role in view.others if role in view.live}
     if spec.autoscaling is not None:
-        sizer = Sizer(spec, situation.generation, view, situation.pods, now)
+        sizer = Sizer(spec, situation.generation, situation.sizing, situation.pods, now)
         decision, memory, sizing = decide_together(sizer, situation.status.autoscaling, before, decision, memory)
-        counts |= sizer.counts(sizing)
+        counts = sizer.counts(sizing)
+        situation = replace(situation, spec=with_replicas(situation.spec, counts))
         sizes = counts if spec.autoscaling.actuator is Actuator.DIRECT else sizes
         renewed = situation.status.observed_generation != situation.generation
         sizing, told = tell(sizing, situation.status.autoscaling, renewed, now)
-    situation = replace(situation, spec=with_replicas(situation.spec, counts))
     policy = _next_policy(situation, to_fleet_policy(decision, spec, 0))
     status = _next_status(situation, decision, memory, policy, told, now)
     return Plan(
