@@ -261,6 +261,7 @@ def test_one_server_waits_as_the_exact_formula_of_exponential_work_says():
         pytest.param(0.2, 0.1, 0.02, 1.0, id="full steps keep the gap by themselves"),
         pytest.param(0.2, 0.4, 0.05, (20 - 5) / (20 - 2.5), id="decode steps between full ones keep it"),
         pytest.param(0.04, 0.4, 0.05, 0.0, id="decode alone takes longer"),
+        pytest.param(0.2, 0.4, 0.4, 0.0, id="a full step takes no longer than one of decodes"),
         pytest.param(0.2, 0.4, 0.0, 1.0, id="nothing is known of decode steps"),
     ],
 )
