@@ -15,6 +15,7 @@ from prefleet_operator.app.policies import PolicyIndex
 from prefleet_operator.app.records import PodRecord
 from prefleet_operator.app.telemetry import Telemetry
 from prefleet_operator.app.workqueue import WorkFailedError
+from prefleet_operator.core.deletion_cost import FOLLOWED_S
 from prefleet_operator.core.observed import Missing, Reading, Sample
 from prefleet_operator.core.sizing.state import STEADY_S
 from prefleet_operator.core.sizing.turn import PACE_S
@@ -223,6 +224,26 @@ async def test_a_fall_that_nobody_follows_does_not_have_pods_written_for_ever() 
     )
     assert fleet.status["reason"] == "PodsNotReady", "what is wrong with pods goes first"
     assert world.api.writes.count("event NotFollowed") == 1
+
+
+async def test_a_count_that_somebody_sets_by_hand_is_not_one_that_was_not_followed() -> None:
+    """A HorizontalPodAutoscaler puts it right in its next turn; only one that does not, for as long as a new number may
+    take, is said to follow no more."""
+    fleet = Loaded(await running(autoscaling=SIZED | {"actuator": "HPA"}))
+    await fleet.feel(5.3)
+    fleet.world.api.scale("deployments", "chat-prefill", 6)
+    fleet.world.rewatch()
+    await fleet.feel(5.3, after_s=600)
+    fleet.world.api.scale("deployments", "chat-prefill", 5)
+    fleet.world.rewatch()
+    for _ in range(int(FOLLOWED_S / PACE_S)):
+        await fleet.feel(5.3)
+        assert fleet.condition("ScalingActive")[:2] == ("True", "Demand")
+    await fleet.feel(5.3)
+    assert fleet.condition("ScalingActive")[:2] == ("False", "NotFollowed")
+    fleet.world.restart()
+    await fleet.feel(5.3)
+    assert fleet.condition("ScalingActive")[:2] == ("False", "NotFollowed"), "another process has no reason to doubt it"
 
 
 async def test_a_role_that_somebody_has_scaled_to_nothing_is_not_ready() -> None:

@@ -153,7 +153,7 @@ def make_plan(situation: Situation, now: float) -> Plan:
         situation = replace(situation, spec=with_replicas(situation.spec, counts))
         sizes = counts if spec.autoscaling.actuator is Actuator.DIRECT else sizes
         renewed = situation.status.observed_generation != situation.generation
-        sizing, told = tell(sizing, situation.status.autoscaling, renewed, now)
+        sizing, told = tell(sizer.compare(sizing), situation.status.autoscaling, renewed, now)
     policy = _next_policy(situation, to_fleet_policy(decision, spec, 0))
     status = _next_status(situation, decision, memory, policy, told, now)
     return Plan(
@@ -282,7 +282,7 @@ def _judge_sizes(
         return (judge_capacity(decision, same_tuning),)
     room = judge_room(told, situation.spec)
     return (
-        judge_scaling(told, situation.spec, now),
+        judge_scaling(told, situation.spec, now, situation.sizing.state),
         judge_capacity(decision, same_tuning, sized=True) if room is None else room,
     )
 

@@ -33,10 +33,12 @@ _FOLLOWED_BY = {Actuator.HPA: "the HorizontalPodAutoscaler", Actuator.KEDA: "KED
 _LOOK_AT = {Actuator.HPA: "hpa", Actuator.KEDA: "scaledobject"}
 
 
-def judge_scaling(told: SizingStatus, spec: PrefillPolicySpec, now: float) -> Verdict:
+def judge_scaling(
+    told: SizingStatus, spec: PrefillPolicySpec, now: float, before: SizingState | None = None
+) -> Verdict:
     """ScalingActive: the numbers of all sized roles follow the load, and the pods the numbers. `spec`: with the
-    replicas that there are."""
-    late = [size for size in told.roles if told.actuator in _FOLLOWED_BY and _is_late(size, spec, now)]
+    replicas that there are; `before`: what this process knew in its last turn."""
+    late = [size for size in told.roles if told.actuator in _FOLLOWED_BY and _is_late(size, spec, now, before)]
     if late:
         behind = ", ".join(f"{spec.roles()[each.name].replicas} of {each.desired} {each.name.value}" for each in late)
         return Verdict(
@@ -53,13 +55,14 @@ def judge_scaling(told: SizingStatus, spec: PrefillPolicySpec, now: float) -> Ve
     return Verdict(ConditionType.SCALING_ACTIVE, _HOLDS.get(reason, TRUE), reason, f"{message}.")
 
 
-def _is_late(size: RoleSizeStatus, spec: PrefillPolicySpec, now: float) -> bool:
-    """Whether a number stands for longer than it takes to be followed, and is not."""
+def _is_late(size: RoleSizeStatus, spec: PrefillPolicySpec, now: float, before: SizingState | None) -> bool:
+    """Whether a number stands, and is not what there is, both for longer than it takes to be followed."""
     try:
         moved_s = None if size.moved_at is None else parse_time(size.moved_at)
     except ValueError:  # Anybody may write a status.
         return False
-    late = moved_s is not None and now - moved_s >= FOLLOWED_S
+    apart_s = 0.0 if before is None else before.apart.get(size.name, now)
+    late = moved_s is not None and now - max(moved_s, apart_s) >= FOLLOWED_S
     return late and size.reason != Reason.SCALED_BY_ANOTHER and spec.roles()[size.name].replicas != size.desired
 
 

@@ -49,7 +49,8 @@ class SizingState:
 
     `sizes`: none yet, before the first decision of this process. `before`: the replicas that each was decided from.
     `wanted`: the number last decided, be it by another process. `decided_at_s`: Unix seconds; `generation`: of the spec
-    that it was decided for. `unsaid`: other words about the same numbers than the status has, and since when.
+    that it was decided for. `unsaid`: other words about the same numbers than the status has, and since when. `apart`:
+    since when a role has had other replicas than its number, 0 where this process found it so.
     """
 
     actuator: Actuator
@@ -60,6 +61,7 @@ class SizingState:
     decided_at_s: float | None = None
     generation: int = RECALLED
     unsaid: tuple[object, float] | None = None
+    apart: Mapping[Role, float] = field(default_factory=dict)
 
     def with_waits(self, waits: WaitsMemory) -> SizingState:
         """The same with another memory of who acted on long waits."""

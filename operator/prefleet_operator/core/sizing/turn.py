@@ -94,7 +94,18 @@ class Sizer:
             decided_at_s=self.now,
             generation=self.generation,
             unsaid=state.unsaid,
+            apart=state.apart,
         )
+
+    def compare(self, state: SizingState) -> SizingState:
+        """The state with how long its numbers have been others than there are."""
+        found_s = 0.0 if self.view.state is None else self.now
+        apart = {
+            role: state.apart.get(role, found_s)
+            for role, live in self.view.live.items()
+            if live != state.wanted.get(role, live)
+        }
+        return replace(state, apart=apart)
 
     def _signals(self, role: Role, replicas: int) -> RoleSignals:
         view = self.view
