@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from prefleet_operator.adapters.kube import Object
-from prefleet_operator.app.records import AutoscalerRecord
+from prefleet_operator.adapters.watch import Identity
+from prefleet_operator.api import Role
+from prefleet_operator.app.records import AutoscalerRecord, ChildRecord
 
 from tests.unit.test_hand_over import BOTH, BOUNDS, ScaledWorld, running
 from tests.unit.test_reconcile_sizes import Loaded, loaded
@@ -154,6 +156,17 @@ async def test_whose_hand_counts(kind: str, given: dict[str, Any], noticed: str)
     await fleet.feel(5.3)
     assert fleet.pods == (4 if noticed else 6)
     assert (f"{noticed} sets their number" in fleet.size["message"]) is bool(noticed)
+
+
+async def test_of_two_kinds_of_workload_the_one_counts_that_the_spec_asks_for() -> None:
+    """As while a role goes from several nodes to one, and its groups take their time to go."""
+    fleet = await loaded()
+    groups = Identity("ns", "chat-prefill-group", "uid-g", 9, "chat")
+    fleet.world.cluster.children["LeaderWorkerSet"].put(ChildRecord(groups, Role.PREFILL, "", ours=True, deleting=True))
+    add(fleet.world)
+    await fleet.feel(5.3)
+    assert fleet.pods == 4
+    assert fleet.size["reason"] == "ScaledByAnother"
 
 
 async def test_one_role_in_other_hands_leaves_the_other_to_the_operator() -> None:

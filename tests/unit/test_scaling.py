@@ -63,6 +63,16 @@ def test_scaling_active(sizes: list[RoleSize], status: str, reason: str) -> None
     assert all(size.message in verdict.message for size in sizes)
 
 
+def test_a_number_in_other_hands_goes_before_one_that_is_blind_and_shows_in_the_column_reason() -> None:
+    held = RoleSize(
+        P, 3, Reason.SCALED_BY_ANOTHER, "3 prefill pods stay: HorizontalPodAutoscaler mine sets their number"
+    )
+    verdict = judge_scaling(told_of(BLIND, held), SPEC, NOW)
+    assert (verdict.status.value, verdict.reason) == ("False", Reason.SCALED_BY_ANOTHER)
+    served = Verdict(ConditionType.READY, TRUE, Reason.PODS_READY, "All pods are ready.")
+    assert headline(merge_conditions([], [served, verdict], 1, NOW)) == "ScaledByAnother"
+
+
 @pytest.mark.parametrize(
     ("actuator", "has", "after_s", "late"),
     [

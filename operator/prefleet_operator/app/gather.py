@@ -22,7 +22,6 @@ from prefleet_operator.core.sizing.turn import SizingView, with_replicas
 from prefleet_operator.engines import engine_for
 from prefleet_operator.render import (
     ACTUATOR_KINDS,
-    TEMPLATE_FIELDS,
     live_config_map_name,
     made_of,
     router_object_name,
@@ -171,12 +170,17 @@ def gather(
 def other_autoscalers(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> dict[Role, str]:
     """By role, the autoscalers of somebody else's that set the replicas of its workload."""
     found = {
-        workload.role: cluster.other_autoscalers(kind, workload.identity)
-        for kind in TEMPLATE_FIELDS
+        role: cluster.other_autoscalers(kind, workload.identity)
+        for role in spec.roles()
+        for kind in [_workload_kind(spec, role)]
         for workload in cluster.children[kind].of(*policy.key)
-        if workload.role in spec.roles() and workload.ours
+        if workload.role is role and workload.ours
     }
-    return {role: " and ".join(names) for role, names in found.items() if role is not None and names}
+    return {role: " and ".join(names) for role, names in found.items() if names}
+
+
+def _workload_kind(spec: PrefillPolicySpec, role: Role) -> str:
+    return "LeaderWorkerSet" if spec.roles()[role].nodes_per_replica > 1 else "Deployment"
 
 
 def live_replicas(
@@ -193,8 +197,7 @@ def live_replicas(
             role = workload.role
             if role is None or role not in roles or not workload.ours:
                 continue
-            asked = "LeaderWorkerSet" if spec.roles()[role].nodes_per_replica > 1 else "Deployment"
-            if role not in found or kind == asked:
+            if role not in found or kind == _workload_kind(spec, role):
                 found[role] = workload.wanted_pods
     return found
 
