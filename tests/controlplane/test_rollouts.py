@@ -109,15 +109,13 @@ def check_serving(states: Sequence[State], new: Mapping[str, str], rollout: Json
     """At every step one pod of a role is missing at most, and none by surge; so the ratio of both stays within that.
 
     A Deployment bounds the sum of what its ReplicaSets ask for. They are followed each by itself, so that a pod may be
-    made just before the one in whose place it comes is deleted: more than the bound are seen for a moment, and no longer.
+    made just before the one in whose place it comes is deleted: more than the bound are seen, for a moment alone.
     """
     for state in states:
         seen = counts(state, new)
         assert all(ready >= REPLICAS - rollout["maxUnavailable"] for ready, _, _ in seen.values()), seen
     too_many = groupby(states, key=lambda state: len(state) > 2 * (REPLICAS + rollout["maxSurge"]))
-    assert all(len(list(run)) <= MOMENT for over, run in too_many if over), (
-        "more pods than the bound, and not for a moment"
-    )
+    assert all(len(list(run)) <= MOMENT for over, run in too_many if over), "more pods than the bound"
 
 
 def check_in_step(states: Sequence[State], new: Mapping[str, str]) -> None:

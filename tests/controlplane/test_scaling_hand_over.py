@@ -209,6 +209,28 @@ def _refused(fleet: Fleet, *arguments: str) -> bool:
     return False
 
 
+def test_a_number_that_somebody_elses_hpa_sets_is_not_fought_over(four: Fleet, tmp_path: Path) -> None:
+    """Its minReplicas move the count, whatever is measured; without the operator's yielding 4 and 5 take turns."""
+    mine = ("autoscale", "deployment", "chat-prefill", "--name=mine", "--min=5", "--max=6", "--cpu=50%")
+    four.plane.kubectl("-n", four.namespace, *mine)
+    eventually(lambda: "HorizontalPodAutoscaler mine sets" in four.condition("Accepted")["message"], 20)
+    eventually(lambda: replicas(four) == 5, HPA_ACTS_S)
+    assert FIELD_MANAGER not in holders(four)
+    with counted(four, tmp_path) as seen:
+        four.apply(**FOUR | DIRECT)
+        said = four.await_condition("ScalingActive", "False", "ScaledByAnother")
+        assert "HorizontalPodAutoscaler mine sets their number; delete it" in said["message"]
+        four.apply(**FOUR | HPA)
+        eventually(lambda: four.status()["autoscaling"]["actuator"] == "HPA", 20)
+        assert four.get("hpa", "chat-prefill") is None
+        four.plane.kubectl("-n", four.namespace, "delete", "hpa", "mine")
+        four.await_condition("ScalingActive", "Unknown", "MetricsMissing")
+        eventually(lambda: four.get("hpa", "chat-prefill"), 20)
+        assert counts(seen) == {"5"}
+    four.apply(**FOUR)
+    eventually(lambda: replicas(four) == 4, 20)
+
+
 def test_groups_are_handed_over_like_pods(operator: OperatorProcess, fleet: Fleet, plane: ControlPlane) -> None:
     groups: Json = {"engine": {"type": "VLLM", "version": "0.33.0"}, "mixed": {"replicas": 3, "nodesPerReplica": 2}}
     with leader_worker_set.served(plane):

@@ -152,6 +152,14 @@ def test_a_gap_longer_than_the_window_begins_anew():
     assert KEY not in history.series()
 
 
+def test_a_clock_that_is_put_back_begins_anew():
+    history = PodHistory(counts_up)
+    for at, value in ((5000.0, 0.0), (5010.0, 70.0), (1000.0, 80.0), (1010.0, 95.0)):
+        history.add({KEY: value}, at, WINDOW_S)
+    assert history.series()[KEY] == 15
+    assert history.watched_s(0.0) == 10
+
+
 @given(steps=st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 100)), min_size=1, max_size=300))
 def test_many_scrapes_take_a_bounded_number_of_slots_and_lose_nothing(steps):
     history, now, count = PodHistory(counts_up), 0.0, 0

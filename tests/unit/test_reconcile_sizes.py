@@ -15,6 +15,7 @@ from prefleet_operator.app.policies import PolicyIndex
 from prefleet_operator.app.records import PodRecord
 from prefleet_operator.app.telemetry import Telemetry
 from prefleet_operator.app.workqueue import WorkFailedError
+from prefleet_operator.core.deletion_cost import FOLLOWED_S
 from prefleet_operator.core.observed import Missing, Reading, Sample
 from prefleet_operator.core.sizing.state import STEADY_S
 from prefleet_operator.core.sizing.turn import PACE_S
@@ -225,6 +226,26 @@ async def test_a_fall_that_nobody_follows_does_not_have_pods_written_for_ever() 
     assert world.api.writes.count("event NotFollowed") == 1
 
 
+async def test_a_count_that_somebody_sets_by_hand_is_not_one_that_was_not_followed() -> None:
+    """A HorizontalPodAutoscaler puts it right in its next turn; only one that does not, for as long as a new number may
+    take, is said to follow no more."""
+    fleet = Loaded(await running(autoscaling=SIZED | {"actuator": "HPA"}))
+    await fleet.feel(5.3)
+    fleet.world.api.scale("deployments", "chat-prefill", 6)
+    fleet.world.rewatch()
+    await fleet.feel(5.3, after_s=600)
+    fleet.world.api.scale("deployments", "chat-prefill", 5)
+    fleet.world.rewatch()
+    for _ in range(int(FOLLOWED_S / PACE_S)):
+        await fleet.feel(5.3)
+        assert fleet.condition("ScalingActive")[:2] == ("True", "Demand")
+    await fleet.feel(5.3)
+    assert fleet.condition("ScalingActive")[:2] == ("False", "NotFollowed")
+    fleet.world.restart()
+    await fleet.feel(5.3)
+    assert fleet.condition("ScalingActive")[:2] == ("False", "NotFollowed"), "another process has no reason to doubt it"
+
+
 async def test_a_role_that_somebody_has_scaled_to_nothing_is_not_ready() -> None:
     """A HorizontalPodAutoscaler does nothing about it. In a spec 0 replicas are a wish; here nobody asked for it."""
     fleet = Loaded(await running(mixed={"replicas": 2}, prefill=None, decode=None, autoscaling=MIXED_HPA))
@@ -347,6 +368,29 @@ async def test_a_restart_goes_on_where_it_was_and_shrinks_only_after_a_whole_win
     for _ in range(8):
         await fleet.feel(0.5)
     assert fleet.pods < 3
+
+
+async def test_a_number_that_the_status_never_heard_of_counts_as_needed_until_now() -> None:
+    """Someone, or an operator that ended before it wrote the status, has raised it a moment ago."""
+    fleet = await loaded()
+    for _ in range(int(DOWN_WINDOW_S / PACE_S) + 1):
+        await fleet.feel(3.4)
+    assert fleet.pods == 4
+    fleet.world.api.scale("deployments", "chat-prefill", 6)
+    fleet.world.restart()
+    fleet.world.rewatch()
+    await fleet.feel(2.4)
+    assert fleet.pods == 6
+
+
+async def test_a_clock_that_is_put_back_makes_no_memory_of_times_to_come() -> None:
+    fleet = await loaded()
+    for _ in range(int(DOWN_WINDOW_S / PACE_S) + 1):
+        await fleet.feel(3.4)
+    await fleet.feel(3.4, after_s=-86_400)
+    for _ in range(3 * int(DOWN_WINDOW_S / PACE_S)):
+        await fleet.feel(1.5)
+    assert fleet.pods < 4
 
 
 GARBAGE: dict[str, Any] = {

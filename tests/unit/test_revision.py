@@ -6,13 +6,14 @@ import copy
 from typing import Any
 
 import pytest
-from prefleet_operator.api import parse_spec
+from prefleet_operator.api import Role, parse_spec
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy
 from prefleet_operator.render import (
     REVISION_ANNOTATION,
     InstallationDefaults,
     Revision,
     Settled,
+    made_of,
     render_fleet,
     settle_revisions,
 )
@@ -219,3 +220,19 @@ def test_a_template_that_is_too_large_to_be_remembered_still_runs() -> None:
 
 def test_a_runtime_policy_is_no_part_of_what_templates_are_made_of() -> None:
     assert settle(VLLM, policy=RuntimePolicy(generation=1))[0][1:] == settle(VLLM, policy=SHORT_FIRST)[0][1:]
+
+
+@pytest.mark.parametrize(
+    ("after", "same"),
+    [
+        pytest.param(change(VLLM, "prefill", args=["--x"]), False, id="args of the role"),
+        pytest.param(VLLM | {"engine": {"type": "VLLM", "version": "0.33.0"}}, False, id="the engine"),
+        pytest.param(change(VLLM, "prefill", replicas=9), True, id="how many there are"),
+        pytest.param(change(VLLM, "decode", args=["--x"]), True, id="args of another role"),
+        pytest.param(VLLM | {"scheduling": {"threshold": 9, "longMaxWait": "4s"}}, True, id="the policy in force"),
+    ],
+)
+def test_what_a_pod_can_do_depends_on_what_it_is_made_of(after: Json, same: bool) -> None:
+    digest = made_of(parse_spec(VLLM), Role.PREFILL, "")
+    assert (made_of(parse_spec(after), Role.PREFILL, "") == digest) is same
+    assert made_of(parse_spec(after), Role.PREFILL, "2026") != digest

@@ -273,6 +273,31 @@ def test_increases_of_both_windows_are_told_apart() -> None:
     assert pod.busy == 0.5
 
 
+@pytest.mark.parametrize("value", [-1.0, 1e300, float("nan"), float("inf")])
+def test_what_cannot_be_counts_as_not_shown(value: float) -> None:
+    """A negative load would shrink a fleet, and one without end cannot be reckoned with."""
+    name = LENGTHS[LENGTH]
+    series = shown(DECODE_TOKENS=value, RUNNING=value, KV_TOKENS=value, WATCHED=600.0, STEP_SECONDS=value)
+    series |= {(names.WAITING_TOKENS, "short"): 5.0, (names.WAITING_TOKENS, "long"): value, (name, 100.0): value}
+    pod = to_pod_load(fleet(Role.MIXED), series)
+    assert (pod.decode_tokens, pod.running, pod.kv_tokens, pod.busy) == (None, None, None, None)
+    assert (pod.waiting_tokens, pod.lengths) == (None, None)
+    assert pod.waiting == 3.0
+
+
+@pytest.mark.parametrize(
+    ("term", "kept"),
+    [
+        pytest.param(-1e-9, True, id="a fit may have negative terms"),
+        pytest.param(61.0, False, id="none of a minute"),
+        pytest.param(-1e150, False, id="nor of less than minus one"),
+    ],
+)
+def test_a_cost_is_one_that_can_be(term: float, kept: bool) -> None:
+    series = shown() | {(names.COST, each): 1e-5 for each in names.TERMS} | {(names.COST, "attention_pair"): term}
+    assert (to_pod_load(fleet(Role.MIXED), series).cost is not None) is kept
+
+
 # --- who was there, and how often they are scraped
 
 
@@ -332,6 +357,14 @@ def test_what_waited_between_scrapes_counts_as_the_first_of_them_has_shown() -> 
     assert series[names.WATCHED, ""] == 40.0
     assert series[names.WAITED, ""] == 1.0
     assert series[names.QUEUED, ""] == 0.25
+
+
+def test_what_waited_is_counted_on_after_a_clock_is_put_back() -> None:
+    history = LoadHistory(None, WINDOWS)
+    for now in (5000.0, 1000.0, 1010.0, 1020.0):
+        history.add({(names.WAITING, "short"): 4.0}, now)
+    series = history.series(1020.0)
+    assert (series[names.WATCHED, ""], series[names.WAITED, ""], series[names.QUEUED, ""]) == (20.0, 4.0, 1.0)
 
 
 def test_increases_are_those_of_their_window_and_fade_when_the_pod_is_gone() -> None:

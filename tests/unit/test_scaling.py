@@ -63,6 +63,16 @@ def test_scaling_active(sizes: list[RoleSize], status: str, reason: str) -> None
     assert all(size.message in verdict.message for size in sizes)
 
 
+def test_a_number_in_other_hands_goes_before_one_that_is_blind_and_shows_in_the_column_reason() -> None:
+    held = RoleSize(
+        P, 3, Reason.SCALED_BY_ANOTHER, "3 prefill pods stay: HorizontalPodAutoscaler mine sets their number"
+    )
+    verdict = judge_scaling(told_of(BLIND, held), SPEC, NOW)
+    assert (verdict.status.value, verdict.reason) == ("False", Reason.SCALED_BY_ANOTHER)
+    served = Verdict(ConditionType.READY, TRUE, Reason.PODS_READY, "All pods are ready.")
+    assert headline(merge_conditions([], [served, verdict], 1, NOW)) == "ScaledByAnother"
+
+
 @pytest.mark.parametrize(
     ("actuator", "has", "after_s", "late"),
     [
@@ -167,7 +177,7 @@ def test_the_status_travels_in_json_and_is_recalled_as_it_was() -> None:
     assert status.roles[0].numbers == {"needed": 5}, "JSON has no infinity"
     assert (status.roles[0].moved_at, status.roles[1].moved_at) == ("2023-11-14T22:13:20Z", None)
     read = SizingStatus.model_validate(json.loads(json.dumps(status.to_resource())))
-    recalled = recall_state(read, Actuator.HPA, 600, NOW)
+    recalled = recall_state(read, Actuator.HPA, 600, {}, NOW)
     assert recalled.wanted == STATE.wanted
     assert recalled.actuator is Actuator.DIRECT, "who set the number before"
     assert recalled.memory.waits == MEMORY.waits
@@ -249,6 +259,8 @@ FUTURE = int(NOW + CLOCK_SKEW_S + 1)
         pytest.param(spoilt(needs=[[1]]), False, id="half a mark"),
         pytest.param(spoilt(needs=[[None, 2.0]]), False, id="a mark without a time"),
         pytest.param(spoilt(capacity=["much", 0]), False, id="a capacity in words"),
+        pytest.param(spoilt(capacity=[0.0, 0.0]), False, id="pods that do nothing"),
+        pytest.param(spoilt(tokenCapacity=[8000.0, -1.0]), False, id="pods that differ by less than nothing"),
         pytest.param(spoilt(demands=[[int(NOW), 1.0]] * 1000), False, id="a memory without end"),
         pytest.param(spoilt(glances=[[int(NOW), 1.0, 0.1, 2.0]] * 1000), False, id="glances without end"),
         pytest.param(spoilt(raised=[FUTURE, 9.0]), False, id="a raise that is yet to come"),
@@ -264,4 +276,4 @@ def test_a_memory_that_is_none_begins_anew(record: dict[str, Any], kept: bool) -
 
 def test_a_state_of_another_version_is_forgotten() -> None:
     other = to_status(STATE, None, NOW).model_copy(update={"state_version": 2})
-    assert recall_state(other, Actuator.DIRECT, 600, NOW) == SizingState(Actuator.DIRECT)
+    assert recall_state(other, Actuator.DIRECT, 600, {}, NOW) == SizingState(Actuator.DIRECT)

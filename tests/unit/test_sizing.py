@@ -256,6 +256,62 @@ def test_without_a_step_cost_a_fleet_holds_until_a_pod_has_shown_what_it_can_do(
     assert again.desired == sized.desired
 
 
+LEARNT = RoleMemory(
+    needs=(Mark(int(NOW) - 600, 1.0),),
+    demands=(Mark(int(NOW) - 300, 1.0),),
+    glances=(Glance(int(NOW) - 60, 1.0, 0.1, 4.0),),
+    capacity=Capacity(0.6, 0.05),
+    token_capacity=Capacity(9000.0, 10.0),
+    learnt_at_s=int(NOW) - 900,
+    template="old",
+    made_of="a",
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "made_of", "known", "stays"),
+    [
+        pytest.param("new", "b", LEARNT, False, id="pods of another model have taken over"),
+        pytest.param("", "b", LEARNT, False, id="and so have pods that carry no digest"),
+        pytest.param("old", "b", LEARNT, True, id="those that were measured run on, whatever is asked for"),
+        pytest.param(None, "b", LEARNT, True, id="some of them do"),
+        pytest.param("new", "a", LEARNT, True, id="the new ones differ in the policy that they were started with"),
+        pytest.param("new", "b", replace(LEARNT, template=None), True, id="an earlier release did not say which"),
+    ],
+)
+def test_what_was_learnt_of_pods_that_run_no_more_is_forgotten(template, made_of, known, stays):
+    _, after = size(signals(1.0, 2, template=template, made_of=made_of), memory=SizingMemory({P: known}))
+    memory = after.roles[P]
+    learnt = (LEARNT.capacity, LEARNT.token_capacity) if stays else (None, None)
+    assert (memory.capacity, memory.token_capacity) == learnt
+    assert (memory.demands[0] == LEARNT.demands[0], LEARNT.glances[0] in memory.glances) == (stays, stays)
+    assert memory.needs[0] == LEARNT.needs[0], "what was needed of those that were there is no measure of one of them"
+    running = known if template in (None, "old") else replace(known, template=template, made_of=made_of)
+    assert (memory.template, memory.made_of) == (running.template, running.made_of)
+
+
+def test_a_change_is_taken_up_once_its_pods_run_however_long_before_it_was_asked_for():
+    """Between the two the policy that pods are started with may change, too."""
+    memory = SizingMemory({P: LEARNT})
+    for template, made_of in (("old", "b"), (None, "b"), ("new", "b")):
+        _, memory = size(signals(1.0, 2, template=template, made_of=made_of), memory=memory)
+    assert memory.roles[P].capacity is None
+
+
+@pytest.mark.parametrize("cost", [Sample(COST, NOW), Missing("no such series")], ids=["by cost", "by tokens"])
+def test_pods_that_do_nothing_while_requests_wait_hang_and_show_no_capacity(cost):
+    served = tuple(PodServed(f"p{n}", 0.0, busy=1.0, waiting=4.0) for n in range(2))
+    held, memory = size(signals(3.0, 4, served=served, step_cost=cost))
+    assert (memory.roles[P].capacity, memory.roles[P].token_capacity) == (None, None)
+    assert held.desired == 4
+
+
+def test_pods_of_two_kinds_teach_nothing_together():
+    served = tuple(PodServed(f"p{n}", 8000.0, busy=1.0, waiting=4.0) for n in range(2))
+    _, memory = size(signals(3.0, 2, served=served, template=None))
+    assert memory.roles[P].capacity is None
+
+
 def test_capacity_that_is_short_by_the_waits_adds_a_pod_once_in_a_cooldown():
     short = WaitSignal(7.9, 8.0)
     sized, memory = size(signals(1.0, 4), waits=short)
@@ -362,6 +418,8 @@ def test_memory_travels_in_json_and_decides_the_same():
                 rose_at_s=int(NOW) - 6,
                 base=Mark(int(NOW), 4),
                 raised=Mark(int(NOW), 5),
+                template="0a1b",
+                made_of="2c3d",
             )
         },
         WaitsMemory(Act.SCALE, int(NOW)),

@@ -107,6 +107,21 @@ def test_of_a_source_that_says_nothing_all_is_missing_but_the_pods():
     assert signals.start_s == Sample(60, NOW)
 
 
+@pytest.mark.parametrize(
+    ("pods", "template"),
+    [
+        pytest.param([pod(60, template="a"), pod(60, template="a")], "a", id="all were made of one template"),
+        pytest.param([pod(60, template="a"), pod(60, template="b")], None, id="a rollout is under way"),
+        pytest.param([pod(60, template="a"), pod(None, template="b")], "a", id="the first new one does not serve yet"),
+        pytest.param([pod(60, template="a", terminating=True), pod(60, template="b")], "b", id="the last old one goes"),
+        pytest.param([pod(60), pod(60)], "", id="an earlier release made them without a digest"),
+        pytest.param([pod(None, template="a")], None, id="none serves"),
+    ],
+)
+def test_what_serves_is_known_by_the_template_of_its_pods(pods, template):
+    assert signals_of(P, 2, pods, load_of(1.0, NOW), NOW).template == template
+
+
 def test_a_spec_with_other_replicas_is_else_the_same():
     spec = make_spec(BOTH)
     counted = with_replicas(spec, {P: 7})

@@ -214,6 +214,11 @@ def test_a_role_without_accelerators_is_not_held_back_by_a_quota():
     assert steps.budget({P: 9}, {P: 1}, {P: RoleRules(1, 9)}, 0) == {P: 9}
 
 
+def test_nor_by_what_another_role_has_beyond_a_quota_that_was_lowered():
+    rules = {P: RoleRules(1, 9, accelerators=4), D: RoleRules(1, 9)}
+    assert steps.budget({P: 5, D: 3}, {P: 4, D: 1}, rules, 8) == {P: 4, D: 3}
+
+
 @pytest.mark.parametrize(
     ("need", "sure", "fell_at_s", "expected"),
     [
@@ -256,6 +261,7 @@ def test_one_server_waits_as_the_exact_formula_of_exponential_work_says():
         pytest.param(0.2, 0.1, 0.02, 1.0, id="full steps keep the gap by themselves"),
         pytest.param(0.2, 0.4, 0.05, (20 - 5) / (20 - 2.5), id="decode steps between full ones keep it"),
         pytest.param(0.04, 0.4, 0.05, 0.0, id="decode alone takes longer"),
+        pytest.param(0.2, 0.4, 0.4, 0.0, id="a full step takes no longer than one of decodes"),
         pytest.param(0.2, 0.4, 0.0, 1.0, id="nothing is known of decode steps"),
     ],
 )

@@ -55,9 +55,10 @@ class PodHistory:
         return self.at_s is not None and now - self.at_s < FORGET_AFTER_S
 
     def add(self, series: Mapping[Key, float], now: float, window_s: float) -> None:
-        """Take in a scrape. A gap longer than the window begins anew, since its growth is of no known time."""
+        """Take in a scrape. A gap longer than the window begins anew, and so does a clock that was put back, since its
+        growth is of no known time."""
         growth = self._compare(series)
-        if self.at_s is None or now - self.at_s > window_s:
+        if self.at_s is None or not 0 <= now - self.at_s <= window_s:
             self._slots.clear()
         else:
             self._note(_Slot(self.at_s, now, growth), window_s / SLOTS)

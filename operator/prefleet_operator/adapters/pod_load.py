@@ -5,8 +5,9 @@ window, and under `fast(name)` as that over the fast one. Three values it makes 
 slow window in which the pod's counters were watched; `WAITED`, the requests that waited in it, on average; `QUEUED`,
 the part of it in which any did.
 
-A value that is no finite number, or that cannot be (a share of more than 1), counts as not shown. The one gap that is
-none is a pod of which no counter was seen twice yet: it is new, and has added nothing so far.
+A value that is no finite number, or that cannot be (less than nothing, a share of more than 1), counts as not shown. Of
+a fitted cost terms may be negative. The one gap that is none is a pod of which no counter was seen twice yet: it is
+new, and has added nothing so far.
 
 An engine of its own counts lengths as requests end, not as they come, and shows no tokens of what waits: that is taken
 as so many requests of the mean length. What its pods computed are the lengths of what ended, and the time that they
@@ -50,6 +51,11 @@ GAUGES = (RUNNING, UNFINISHED, KV_USAGE, KV_TOKENS, STEP_TOKENS, COST_SAMPLES)
 TERMS = ("fixed", "prefill_token", "decode_token", "attention_pair", "decode_context_token")
 """Those of `prefleet_runtime.stage.cost_model`, in the order of `StepCost`."""
 
+MOST_S = 60.0
+"""No term of a step's cost is so great."""
+MOST = 2.0**53
+"""Nor is anything that is counted: from here on a number is not one more than the last."""
+
 Gaps = tuple[float, float]
 
 NOTHING = HistogramSnapshot((), (0.0,))
@@ -91,10 +97,11 @@ def fast(name: str) -> str:
 
 def to_pod_load(query: FleetQuery, series: Series) -> PodLoad:
     """Sort one pod's series."""
-    finite = {key: value for key, value in series.items() if math.isfinite(value)}
+    shown = {key: value if _can_be(key, value) else math.nan for key, value in series.items()}
+    finite = {key: value for key, value in shown.items() if math.isfinite(value)}
     if query.engine is not None:
-        return _native(query, query.engine, series, finite)
-    return _runtime(LENGTHS[query.length], series, finite)
+        return _native(query, query.engine, shown, finite)
+    return _runtime(LENGTHS[query.length], shown, finite)
 
 
 def to_key(name: str, labels: Mapping[str, str], engine: EngineMetrics | None) -> Key | None:
@@ -125,6 +132,10 @@ def counts_up(key: Key) -> bool:
 def waiting_of(series: Series, engine: EngineMetrics | None) -> float | None:
     """Requests that wait at a pod now."""
     return _lanes(series, WAITING) if engine is None else _first(series, engine.waiting)
+
+
+def _can_be(key: Key, value: float) -> bool:
+    return abs(value) < MOST_S if key[0] == COST else 0 <= value < MOST
 
 
 def _runtime(lengths_name: str, series: Series, finite: Series) -> PodLoad:

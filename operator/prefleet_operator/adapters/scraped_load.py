@@ -40,7 +40,7 @@ class LoadHistory:
     def add(self, series: Mapping[Key, float], now: float) -> None:
         """Take in a scrape."""
         if self.at_s is not None and self._waiting is not None:
-            elapsed_s = now - self.at_s
+            elapsed_s = max(0.0, now - self.at_s)
             self._waited_s += elapsed_s * self._waiting
             self._queued_s += elapsed_s if self._waiting >= 1 else 0.0
         self._waiting = waiting_of(series, self._engine)

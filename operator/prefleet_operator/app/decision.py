@@ -5,7 +5,7 @@ The operator carries it out; `prefleet diff` shows it. Asks nobody and writes no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prefleet_operator.adapters.kube import Object
@@ -34,6 +34,7 @@ from prefleet_operator.render import (
     router_object_name,
     settle_revisions,
     with_gates,
+    withdraw_actuators,
 )
 
 
@@ -86,7 +87,8 @@ def decide(
     target = PolicyObject(policy.name, policy.namespace, policy.uid or None)
     live = live_config_map(policy, spec, cluster)
     kept = live is not None and live.kept
-    rendered = render_fleet(target, spec, plan.policy, installation.defaults, kept)
+    others = situation.sizing.others
+    rendered = withdraw_actuators(render_fleet(target, spec, plan.policy, installation.defaults, kept), others)
 
     def remembered(kind: str, name: str) -> Revision | None:
         record = cluster.children[kind].get(policy.namespace, name)
@@ -108,7 +110,9 @@ def decide(
     return Decision(
         plan=say_rollout(say_outdated(plan, policy.status, waits), policy.status, rollout),
         waits=waits,
-        objects=tuple(with_gates(release_replicas(objects, _counted(policy, spec, cluster, objects)), gates, pods)),
+        objects=tuple(
+            with_gates(release_replicas(objects, _counted(policy, spec, cluster, objects, others)), gates, pods)
+        ),
         restarts=tuple(
             Restart(each.role, _count_pods(policy, cluster, each.role), _changes(policy, cluster, each))
             for each in workloads
@@ -141,15 +145,23 @@ def _costs(policy: PolicyRecord, plan: Plan, cluster: Cluster, reading: FleetRea
     return deletion_costs(pods, reading.pod_loads, falling_roles(plan.asked, live), late_roles(fell, now))
 
 
-def _counted(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, objects: Sequence[Object]) -> set[Role]:
-    """The sized roles whose workload exists, and so has a live count; one that is to be made starts with its own."""
+def _counted(
+    policy: PolicyRecord,
+    spec: PrefillPolicySpec,
+    cluster: Cluster,
+    objects: Sequence[Object],
+    others: Iterable[Role],
+) -> set[Role]:
+    """The roles whose number is not the spec's to say, and whose workload exists, and so has a live count; one that is
+    to be made starts with its own."""
+    counted = {*spec.sized_roles(), *others}
     made = {(each["kind"], each["metadata"]["name"]) for each in objects if each["kind"] in TEMPLATE_FIELDS}
     return {
         record.role
         for kind, name in made
         if (record := cluster.children[kind].get(policy.namespace, name)) is not None
         and record.identity.fleet == policy.name
-        and record.role in spec.sized_roles()
+        and record.role in counted
     }
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prefleet_runtime.contract import DEFAULT_EXPORTER_PORT, InvalidPolicyError, RuntimePolicy
 
 from prefleet_operator.adapters.kube import RESOURCES_BY_KIND
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
-from prefleet_operator.adapters.watch import Store, Watcher
+from prefleet_operator.adapters.watch import Identity, Store, Watcher
 from prefleet_operator.api import PrefillPolicySpec, Role
 from prefleet_operator.app.policies import PolicyRecord
-from prefleet_operator.app.records import MAX_DIGITS, ChildRecord, PodRecord
+from prefleet_operator.app.records import MAX_DIGITS, AutoscalerRecord, ChildRecord, PodRecord
 from prefleet_operator.app.workqueue import Key
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Reading, RouterView, Sample
 from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.state import SizingState
-from prefleet_operator.core.sizing.turn import SizingView
+from prefleet_operator.core.sizing.turn import SizingView, with_replicas
 from prefleet_operator.engines import engine_for
-from prefleet_operator.render import live_config_map_name, router_object_name, router_warnings
+from prefleet_operator.render import (
+    ACTUATOR_KINDS,
+    live_config_map_name,
+    made_of,
+    router_object_name,
+    router_warnings,
+)
 
 OVERDUE_S = 60
 """How long after its grace a pod may still be there: its node is slow. Later than that its node is taken for lost."""
@@ -47,11 +53,15 @@ class AttachedPods:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the watchers keep of the fleets' objects, by kind. `unserved`: kinds that this cluster does not know."""
+    """What the watchers keep of the fleets' objects, by kind. `unserved`: kinds that this cluster does not know.
+    `autoscalers`: everybody's, by what they scale."""
 
     pods: Store[PodRecord] = field(default_factory=Store)
     children: dict[str, Store[ChildRecord]] = field(
         default_factory=lambda: {kind: Store() for kind in RESOURCES_BY_KIND}
+    )
+    autoscalers: dict[str, Store[AutoscalerRecord]] = field(
+        default_factory=lambda: {kind: Store() for kind in ACTUATOR_KINDS}
     )
     unserved: set[str] = field(default_factory=set)
     attached: dict[Key, AttachedPods] = field(default_factory=dict)
@@ -118,6 +128,15 @@ class Cluster:
             workload for kind in ("Deployment", "LeaderWorkerSet") for workload in self.children[kind].of(*key)
         )
 
+    def other_autoscalers(self, kind: str, workload: Identity) -> list[str]:
+        """Kind and name of each that scales a workload and that is somebody else's."""
+        return [
+            f"{made} {found.identity.name}"
+            for made, store in self.autoscalers.items()
+            for found in store.of(workload.namespace, workload.name)
+            if found.independent and found.target_kind == kind
+        ]
+
     def knows_attached(self, namespace: str) -> bool:
         """Whether all pods that the policies of a namespace attach have been listed."""
         return all(attached.known for (where, _), attached in self.attached.items() if where == namespace)
@@ -142,6 +161,8 @@ def gather(
     troubles = cluster.troubles(policy.key, pods, now)
     stuck, refused = _faults(cluster.workloads(policy.key))
     config_map = live_config_map(policy, spec, cluster)
+    others = other_autoscalers(policy, spec, cluster)
+    spec = with_replicas(spec, live_replicas(policy, spec, cluster, others))
     return Situation(
         spec=spec,
         generation=policy.generation,
@@ -160,12 +181,36 @@ def gather(
         sources=sources,
         router=cluster.router(*policy.key),
         warnings=(*engine_for(spec).warnings(spec), *router_warnings(spec)),
-        sizing=SizingView(live_replicas(policy, spec, cluster), reading.loads, sizing),
+        sizing=SizingView(
+            live=live_replicas(policy, spec, cluster, spec.sized_roles()),
+            loads=reading.loads,
+            state=sizing,
+            made_of={role: made_of(spec, role, policy.upgrade) for role in spec.sized_roles()},
+            others=others,
+        ),
     )
 
 
-def live_replicas(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> dict[Role, int]:
-    """The replicas that the workloads of sized roles are to have, of those that exist.
+def other_autoscalers(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster) -> dict[Role, str]:
+    """By role, the autoscalers of somebody else's that set the replicas of its workload."""
+    found = {
+        role: cluster.other_autoscalers(kind, workload.identity)
+        for role in spec.roles()
+        for kind in [_workload_kind(spec, role)]
+        for workload in cluster.children[kind].of(*policy.key)
+        if workload.role is role and workload.ours
+    }
+    return {role: " and ".join(names) for role, names in found.items() if names}
+
+
+def _workload_kind(spec: PrefillPolicySpec, role: Role) -> str:
+    return "LeaderWorkerSet" if spec.roles()[role].nodes_per_replica > 1 else "Deployment"
+
+
+def live_replicas(
+    policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluster, roles: Container[Role]
+) -> dict[Role, int]:
+    """The replicas that the workloads of these roles are to have, of those that exist.
 
     Of two kinds of workload, as while a role goes from one node to several, the one counts that the spec asks for, if
     it is there.
@@ -174,10 +219,9 @@ def live_replicas(policy: PolicyRecord, spec: PrefillPolicySpec, cluster: Cluste
     for kind in ("Deployment", "LeaderWorkerSet"):
         for workload in cluster.children[kind].of(*policy.key):
             role = workload.role
-            if role is None or role not in spec.sized_roles() or not workload.ours:
+            if role is None or role not in roles or not workload.ours:
                 continue
-            asked = "LeaderWorkerSet" if spec.roles()[role].nodes_per_replica > 1 else "Deployment"
-            if role not in found or kind == asked:
+            if role not in found or kind == _workload_kind(spec, role):
                 found[role] = workload.wanted_pods
     return found
 
@@ -264,6 +308,7 @@ def _view(pod: PodRecord, generation: Reading[int], troubles: Mapping[str, PodTr
         trouble=troubles.get(pod.identity.name),
         created_s=pod.created_s,
         restarted=pod.restarted,
+        template=pod.template,
     )
 
 

@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -51,7 +51,7 @@ from prefleet_operator.app.lease_store import LeaseStore
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
 from prefleet_operator.app.readings import Readings
 from prefleet_operator.app.reconcile import Reconciler, reasons_by_condition
-from prefleet_operator.app.records import ChildRecord, PodRecord
+from prefleet_operator.app.records import AutoscalerRecord, ChildRecord, PodRecord
 from prefleet_operator.app.sizings import Sizings
 from prefleet_operator.app.sources import make_sources
 from prefleet_operator.app.telemetry import Telemetry
@@ -211,7 +211,20 @@ class Operator:
                     watchers.append(OptionalWatcher(*parts, on_served=served))
                 else:
                     watchers.append(Watcher(*parts))
+            watchers += self._autoscaler_watchers(kube, namespace)
         return watchers
+
+    def _autoscaler_watchers(self, kube: Kube, namespace: str | None) -> Iterator[Watcher[Any]]:
+        """Of everybody's autoscalers, since no label says what they scale. What changes is kept small: a status that
+        moves with each of their own turns is no change."""
+
+        def changed(where: str, _: str) -> None:
+            self._mark_all(where)
+
+        for kind, store in self._cluster.autoscalers.items():
+            parts = (kube, RESOURCES_BY_KIND[kind], namespace, "", AutoscalerRecord.of, store, changed)
+            optional = kind in INSTALL_HINTS
+            yield OptionalWatcher(*parts, on_served=lambda _: None) if optional else Watcher(*parts)
 
 
 class Process:

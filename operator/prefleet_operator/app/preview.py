@@ -32,7 +32,7 @@ from prefleet_operator.api import InvalidSpecError, PolicyDocument, PrefillPolic
 from prefleet_operator.app.decision import Installation, decide
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.policies import PolicyRecord
-from prefleet_operator.app.records import ChildRecord, PodRecord
+from prefleet_operator.app.records import AutoscalerRecord, ChildRecord, PodRecord
 from prefleet_operator.render import (
     FLEET_LABEL,
     ROLE_LABEL,
@@ -128,17 +128,21 @@ async def _fleet(kube: Kube, policy: PolicyRecord) -> tuple[dict[ObjectKey, Obje
             whole = {"kind": kind, **found}
             live[key_of(whole)] = whole
             cluster.children[kind].put(ChildRecord.of(whole))
+    for kind, store in cluster.autoscalers.items():
+        for found in () if kind in cluster.unserved else await _listed(kube, RESOURCES_BY_KIND[kind], policy, ""):
+            store.put(AutoscalerRecord.of(found))
     for pod in await _listed(kube, PODS, policy):
         cluster.pods.put(PodRecord.of(pod))
     return live, cluster
 
 
-async def _listed(kube: Kube, resource: Resource, policy: PolicyRecord) -> list[Object]:
-    """Everything of one kind that carries the fleet's label."""
+async def _listed(kube: Kube, resource: Resource, policy: PolicyRecord, selector: str | None = None) -> list[Object]:
+    """Everything of one kind that carries the fleet's label, or that the selector finds."""
+    selector = f"{FLEET_LABEL}={policy.name}" if selector is None else selector
     found: list[Object] = []
     token = ""
     while True:
-        page, _, token = await kube.list_page(resource, policy.namespace, f"{FLEET_LABEL}={policy.name}", token)
+        page, _, token = await kube.list_page(resource, policy.namespace, selector, token)
         found += page
         if not token:
             return found

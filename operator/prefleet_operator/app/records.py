@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -183,6 +183,29 @@ class ChildRecord:
             template=_template(child),
             paused=paused and not gated,
             held=paused and gated,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalerRecord:
+    """What sets the replicas of a workload: a HorizontalPodAutoscaler or a ScaledObject, whoever made it.
+
+    `identity.fleet` is the name of that workload, since a store finds by it; `target_kind`: its kind. `independent`:
+    the operator did not make it, and neither did KEDA, whose ScaledObjects stand for themselves.
+    """
+
+    identity: Identity
+    target_kind: str
+    independent: bool
+
+    @classmethod
+    def of(cls, found: Object) -> AutoscalerRecord:
+        """Read either kind; KEDA lets the kind of the workload be left out."""
+        target, owners = found["spec"]["scaleTargetRef"], found["metadata"].get("ownerReferences") or ()
+        return cls(
+            identity=replace(identify(found), fleet=target["name"]),
+            target_kind=target.get("kind") or "Deployment",
+            independent=not owned_fields(found) and all(owner["kind"] != "ScaledObject" for owner in owners),
         )
 
 

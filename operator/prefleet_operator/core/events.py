@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from prefleet_operator.api import Condition, ConditionStatus, ConditionType, PrefillPolicyStatus
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.status import find_condition
+from prefleet_operator.core.status import NOT_SCALED, find_condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _alarms(condition: Condition) -> bool:
     if condition.type in _NEVER_TRUE:
         return condition.status is ConditionStatus.TRUE
     faulty = condition.type is ConditionType.READY and condition.reason in _FAULTS
-    return faulty or condition.reason == Reason.NOT_FOLLOWED
+    return faulty or condition.reason in NOT_SCALED
 
 
 def _is_news(before: Condition | None, after: Condition) -> bool:

@@ -101,7 +101,8 @@ class PodView:
 
     `created_s`, `ready_since_s`: Unix times of its creation and of its turning ready, the last time that it did;
     `restarted`: a container of it has been started again. `reported_generation`: the policy generation that its
-    runtime says it runs. `trouble`: why a pod that is not ready will not become so by itself.
+    runtime says it runs. `trouble`: why a pod that is not ready will not become so by itself. `template`: the digest of
+    the template that it was made of; "" of an earlier release.
     """
 
     name: str
@@ -114,6 +115,7 @@ class PodView:
     trouble: PodTrouble | None = None
     created_s: float | None = None
     restarted: bool = False
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)

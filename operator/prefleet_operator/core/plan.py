@@ -47,7 +47,7 @@ from prefleet_operator.core.observed import (
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restart_budget import within_budget
 from prefleet_operator.core.runtime_policy import to_fleet_policy, to_scheduling_policy
-from prefleet_operator.core.scaling import judge_room, judge_scaling, scale_events
+from prefleet_operator.core.scaling import judge_room, judge_scaling, scale_events, tell_others
 from prefleet_operator.core.sizing.state import SizingState, tell
 from prefleet_operator.core.sizing.turn import Sizer, SizingView, with_replicas
 from prefleet_operator.core.started import judge_started
@@ -95,6 +95,7 @@ class LivePolicy:
 class Situation:
     """All that one decision looks at.
 
+    `spec`: with the live replicas of roles whose number somebody else's autoscaler sets (`sizing.others`).
     `stuck`: by role, why its rollout makes no progress; `refused`: why the cluster refuses to make its pods; `untaken`:
     since when its pods wait for a controller to take notice. `warnings`: what the engine has to say of the spec.
     `sizing`: what the sizes of a fleet that is autoscaled rest on.
@@ -152,7 +153,7 @@ def make_plan(situation: Situation, now: float) -> Plan:
         situation = replace(situation, spec=with_replicas(situation.spec, counts))
         sizes = counts if spec.autoscaling.actuator is Actuator.DIRECT else sizes
         renewed = situation.status.observed_generation != situation.generation
-        sizing, told = tell(sizing, situation.status.autoscaling, renewed, now)
+        sizing, told = tell(sizer.compare(sizing), situation.status.autoscaling, renewed, now)
     policy = _next_policy(situation, to_fleet_policy(decision, spec, 0))
     status = _next_status(situation, decision, memory, policy, told, now)
     return Plan(
@@ -281,14 +282,15 @@ def _judge_sizes(
         return (judge_capacity(decision, same_tuning),)
     room = judge_room(told, situation.spec)
     return (
-        judge_scaling(told, situation.spec, now),
+        judge_scaling(told, situation.spec, now, situation.sizing.state),
         judge_capacity(decision, same_tuning, sized=True) if room is None else room,
     )
 
 
 def judge_accepted(situation: Situation) -> Verdict:
-    """Accepted: the spec is carried out, with what its engine has to say of it."""
-    message = " ".join(("The spec is valid and has been applied.", *situation.warnings))
+    """Accepted: the spec is carried out, with what its engine has to say of it, and whose replicas are not followed."""
+    others = tell_others(situation.sizing.others, situation.spec)
+    message = " ".join(("The spec is valid and has been applied.", *situation.warnings, *others))
     return Verdict(ConditionType.ACCEPTED, TRUE, Reason.ACCEPTED, message)
 
 
@@ -392,7 +394,10 @@ def _move_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) -> tup
 
 
 def _warning_events(situation: Situation) -> tuple[Event, ...]:
-    """One event for each warning that Accepted does not say yet."""
+    """One event for each sentence that Accepted does not say yet."""
     accepted = find_condition(situation.status.conditions, ConditionType.ACCEPTED)
     said = "" if accepted is None else accepted.message
-    return tuple(Event(Reason.ENGINE_WARNING, told, warning=True) for told in situation.warnings if told not in said)
+    events = [Event(Reason.ENGINE_WARNING, told, warning=True) for told in situation.warnings]
+    others = tell_others(situation.sizing.others, situation.spec)
+    events += [Event(Reason.SCALED_BY_ANOTHER, told) for told in others]
+    return tuple(event for event in events if event.message not in said)

@@ -50,6 +50,7 @@ class Reason(StrEnum):
     QUOTA_EXHAUSTED = "QuotaExhausted"
     LEARNING_CAPACITY = "LearningCapacity"
     NOT_FOLLOWED = "NotFollowed"
+    SCALED_BY_ANOTHER = "ScaledByAnother"
     SCALED = "Scaled"
 
     # Whether the spec can be carried out.

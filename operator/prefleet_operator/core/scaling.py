@@ -2,16 +2,18 @@
 
 ScalingActive is True while the number of pods follows the load. It is Unknown while a signal is missing or stale, and
 False while it is not known yet what a pod can do: then every number stays as it is. It is False, too, where another
-controller has not brought a role to its number in `FOLLOWED_S`. CapacityLimited is True where a
-role needs more than its bound or the accelerators allow, whatever the tuner says of long waits. Both rest on what the
-status tells of sizes, so they are as steady as that.
+controller has not brought a role to its number in `FOLLOWED_S`, and where an autoscaler that is not the operator's sets
+the number of a sized role: of two hands on one number each undoes the other, so the operator takes its own off. Whoever
+has an autoscaler set the replicas of a role that is not sized means it so, and Accepted tells of it. CapacityLimited is
+True where a role needs more than its bound or the accelerators allow, whatever the tuner says of long waits. Both rest
+on what the status tells of sizes, so they are as steady as that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from prefleet_operator.api import Actuator, ConditionType, PrefillPolicySpec, RoleSizeStatus, SizingStatus
+from prefleet_operator.api import Actuator, ConditionType, PrefillPolicySpec, Role, RoleSizeStatus, SizingStatus
 from prefleet_operator.core.deletion_cost import FOLLOWED_S
 from prefleet_operator.core.events import Event
 from prefleet_operator.core.reasons import Reason
@@ -23,17 +25,20 @@ _HOLDS = {
     Reason.METRICS_MISSING: UNKNOWN,
     Reason.METRICS_STALE: UNKNOWN,
     Reason.LEARNING_CAPACITY: FALSE,
+    Reason.SCALED_BY_ANOTHER: FALSE,
 }
-"""Why a number stays as it is for want of knowledge, and what that makes of ScalingActive."""
+"""Why a number does not follow the load, and what that makes of ScalingActive."""
 
 _FOLLOWED_BY = {Actuator.HPA: "the HorizontalPodAutoscaler", Actuator.KEDA: "KEDA"}
 _LOOK_AT = {Actuator.HPA: "hpa", Actuator.KEDA: "scaledobject"}
 
 
-def judge_scaling(told: SizingStatus, spec: PrefillPolicySpec, now: float) -> Verdict:
+def judge_scaling(
+    told: SizingStatus, spec: PrefillPolicySpec, now: float, before: SizingState | None = None
+) -> Verdict:
     """ScalingActive: the numbers of all sized roles follow the load, and the pods the numbers. `spec`: with the
-    replicas that there are."""
-    late = [size for size in told.roles if told.actuator in _FOLLOWED_BY and _is_late(size, spec, now)]
+    replicas that there are; `before`: what this process knew in its last turn."""
+    late = [size for size in told.roles if told.actuator in _FOLLOWED_BY and _is_late(size, spec, now, before)]
     if late:
         behind = ", ".join(f"{spec.roles()[each.name].replicas} of {each.desired} {each.name.value}" for each in late)
         return Verdict(
@@ -44,18 +49,30 @@ def judge_scaling(told: SizingStatus, spec: PrefillPolicySpec, now: float) -> Ve
             f"kubectl describe {_LOOK_AT[told.actuator]} says why.",
         )
     message = "; ".join(size.message.removesuffix(".") for size in told.roles)
-    leading = next((size for size in told.roles if size.reason in _HOLDS), told.roles[0])
+    holding = [size for size in told.roles if size.reason in _HOLDS]
+    leading = min(holding, key=lambda size: size.reason != Reason.SCALED_BY_ANOTHER, default=told.roles[0])
     reason = Reason(leading.reason)
     return Verdict(ConditionType.SCALING_ACTIVE, _HOLDS.get(reason, TRUE), reason, f"{message}.")
 
 
-def _is_late(size: RoleSizeStatus, spec: PrefillPolicySpec, now: float) -> bool:
-    """Whether a number stands for longer than it takes to be followed, and is not."""
+def _is_late(size: RoleSizeStatus, spec: PrefillPolicySpec, now: float, before: SizingState | None) -> bool:
+    """Whether a number stands, and is not what there is, both for longer than it takes to be followed."""
     try:
         moved_s = None if size.moved_at is None else parse_time(size.moved_at)
     except ValueError:  # Anybody may write a status.
         return False
-    return moved_s is not None and now - moved_s >= FOLLOWED_S and spec.roles()[size.name].replicas != size.desired
+    apart_s = 0.0 if before is None else before.apart.get(size.name, now)
+    late = moved_s is not None and now - max(moved_s, apart_s) >= FOLLOWED_S
+    return late and size.reason != Reason.SCALED_BY_ANOTHER and spec.roles()[size.name].replicas != size.desired
+
+
+def tell_others(others: Mapping[Role, str], spec: PrefillPolicySpec) -> tuple[str, ...]:
+    """A sentence for each role that is not sized and whose replicas an autoscaler that is not the operator's sets."""
+    return tuple(
+        f"{names} sets the replicas of {role.value}: spec.{role.value}.replicas counts again once nothing else does."
+        for role, names in others.items()
+        if role not in spec.sized_roles()
+    )
 
 
 def judge_room(told: SizingStatus, spec: PrefillPolicySpec) -> Verdict | None:

@@ -330,11 +330,14 @@ def is_trouble(condition: Condition) -> bool:
     if condition.type in _BAD:
         return condition.status is TRUE
     unmeasured = condition.type is ConditionType.METRICS_AVAILABLE and condition.status is FALSE
-    return unmeasured or condition.reason == Reason.NOT_FOLLOWED
+    return unmeasured or condition.reason in NOT_SCALED
 
 
 _GOOD = (ConditionType.ACCEPTED, ConditionType.READY, ConditionType.POLICY_ACTIVE)
 _BAD = (ConditionType.CAPACITY_LIMITED, ConditionType.DEGRADED)
+
+NOT_SCALED = (Reason.NOT_FOLLOWED, Reason.SCALED_BY_ANOTHER)
+"""Reasons of ScalingActive that are faults: waiting alone mends neither."""
 
 
 def headline(conditions: Sequence[Condition]) -> str | None:

@@ -1,6 +1,12 @@
 """From a PrefillPolicy and the decisions taken about it to the Kubernetes objects that should exist. Pure."""
 
-from prefleet_operator.render.actuators import ACTUATOR_KINDS, DESIRED_METRIC, known_prometheus, release_replicas
+from prefleet_operator.render.actuators import (
+    ACTUATOR_KINDS,
+    DESIRED_METRIC,
+    known_prometheus,
+    release_replicas,
+    withdraw_actuators,
+)
 from prefleet_operator.render.fleet import (
     InstallationDefaults,
     PolicyObject,
@@ -31,7 +37,14 @@ from prefleet_operator.render.names import (
     selector_labels,
 )
 from prefleet_operator.render.policy_files import render_policy_config_map
-from prefleet_operator.render.revision import TEMPLATE_FIELDS, Revision, Settled, settle_revisions, template_digest
+from prefleet_operator.render.revision import (
+    TEMPLATE_FIELDS,
+    Revision,
+    Settled,
+    made_of,
+    settle_revisions,
+    template_digest,
+)
 from prefleet_operator.render.router_command import router_warnings
 
 __all__ = [
@@ -58,6 +71,7 @@ __all__ = [
     "fleet_labels",
     "known_prometheus",
     "live_config_map_name",
+    "made_of",
     "owner_reference",
     "policy_config_map_name",
     "release_replicas",
@@ -71,4 +85,5 @@ __all__ = [
     "settle_revisions",
     "template_digest",
     "with_gates",
+    "withdraw_actuators",
 ]

@@ -76,6 +76,14 @@ def known_prometheus(spec: PrefillPolicySpec, address: str | None) -> dict[str, 
     return {} if address is None else {spec.metrics_source: address}
 
 
+def withdraw_actuators(objects: Sequence[Object], roles: Collection[Role]) -> list[Object]:
+    """The objects without the actuators of these roles: somebody else's autoscaler sets their replicas."""
+    kinds, others = set(ACTUATOR_KINDS), set(roles)
+    return [
+        each for each in objects if each["kind"] not in kinds or each["metadata"]["labels"][ROLE_LABEL] not in others
+    ]
+
+
 def release_replicas(objects: Sequence[Object], roles: Collection[Role]) -> list[Object]:
     """The objects, the workloads of these roles without `spec.replicas`: the live count is somebody else's to say."""
     return [_released(each) if _is_workload_of(each, roles) else each for each in objects]

@@ -213,6 +213,13 @@ def _source(rendered: Object, spec: PrefillPolicySpec, policy: FleetPolicy, upgr
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def made_of(spec: PrefillPolicySpec, role: Role, upgrade: str) -> str:
+    """A digest of all in the PrefillPolicy that the pods of one role are made of, but for the policy in force."""
+    others = {other.value for other in spec.roles() if other is not role}
+    parts = {name: _given(part) for name, part in _parts(spec).items() if name not in others}
+    return hashlib.sha256(json.dumps(parts | {"upgrade": upgrade}, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def _parts(spec: PrefillPolicySpec) -> dict[str, Any]:
     """The parts of the spec that pod templates of engines are made of."""
     shared = {"model": spec.model, "engine": spec.engine, "runtime": spec.runtime, "security": spec.security}

@@ -4,7 +4,8 @@ Pods that were busy while requests waited did what they could. Their work by the
 they spent in steps, is near 1 if the fit is good, and less on slow or shared accelerators. It is looked at only while
 all pods of a role are so: the few that are at other times are those that have got long prompts, whose tokens cost more
 than the mean. What is learnt follows slowly (`FOLLOW` of the way each time, at most once in a period of damping);
-until something is known, a pod is worth 1.
+until something is known, a pod is worth 1. It begins anew once other pods run than were measured (`work`), and pods of
+two kinds, as in a rollout, teach nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ def are_saturated(pods: Sequence[PodServed]) -> bool:
 
 
 def capacity_of(pods: Sequence[PodServed], work: Callable[[PodServed], float]) -> Capacity | None:
-    """Of pods that all did what they could; else None."""
+    """Of pods that all did what they could; else None. Pods that do nothing while requests wait hang."""
     if not are_saturated(pods):
         return None
     done = [work(pod) / pod.busy for pod in pods]
     mean = sum(done) / len(done)
+    if mean <= 0:
+        return None
     return Capacity(mean, math.sqrt(sum((one - mean) ** 2 for one in done) / len(done)))
 
 

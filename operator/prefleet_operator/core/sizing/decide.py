@@ -2,7 +2,7 @@
 
 Algorithm, for each role
 1. Signals that are needed and are not fresh hold the number of pods as it is. So does a role that is not known well
-   enough: no step cost, and no pod that has shown what it can do.
+   enough: no step cost, and no pod that has shown what it can do; and one whose number somebody else's autoscaler sets.
 2. Demand in seconds of work per second (`demand`), as it will be once a pod ordered now is ready (`steps.foresee`).
    A shorter window that proves a rise or a fall is believed before the slow one shows it.
 3. The smallest number of pods that keeps waits (by replay, else by formula: an estimate), inter-token gaps and KV
@@ -13,10 +13,11 @@ Algorithm, for each role
 Then over the roles: ratio, bounds, accelerators.
 
 Invariants: pure; the same inputs give the same decision; nothing ever falls to 0 but by `maxReplicas` 0; a role that
-holds keeps its number also against ratio and accelerators, though not against bounds, which the spec has given. No rise
-is taken back within the down window, but by bounds. A fall may be followed by a rise within it: only by one that is no
-noise, since whoever holds back pods that are needed breaks the promise. How often one asks does not matter: what is
-remembered changes once in a period of 15 s (`steps.began`), and damping counts from where that began.
+holds keeps its number also against ratio and accelerators, though not against bounds, which the spec has given (unless
+the number is somebody else's). No rise is taken back within the down window, but by bounds. A fall may be followed by a
+rise within it: only by one that is no noise, since whoever holds back pods that are needed breaks the promise. How
+often one asks does not matter: what is remembered changes once in a period of 15 s (`steps.began`), and damping counts
+from where that began.
 
 Left out: which pod goes; what a pod of another kind of accelerator would be worth.
 """
@@ -128,7 +129,10 @@ def _size_role(
 
 
 def _hold(role: Role, signals: RoleSignals) -> RoleSize | None:
-    """The size as it is where a signal that the role is sized by is not fresh."""
+    """The size as it is where it is not the operator's to change, or a signal that it goes by is not fresh."""
+    if signals.other:
+        told = f"{signals.other} sets their number; delete it, or remove spec.autoscaling.{role.value}"
+        return _kept(role, signals, Reason.SCALED_BY_ANOTHER, told)
     needed: list[tuple[str, Reading[HistogramSnapshot] | Reading[float]]] = []
     if role is not Role.DECODE:
         needed += [("lengths of arriving requests", signals.arrivals), ("waiting tokens", signals.waiting_tokens)]
@@ -254,13 +258,13 @@ def _told(need: _Need) -> str:
 
 # --- all roles ---------------------------------------------------------------------------------------------------
 
-_HOLDS = (Reason.METRICS_MISSING, Reason.METRICS_STALE, Reason.LEARNING_CAPACITY)
+_HOLDS = (Reason.METRICS_MISSING, Reason.METRICS_STALE, Reason.LEARNING_CAPACITY, Reason.SCALED_BY_ANOTHER)
 
 
 def _together(sizes: Mapping[Role, RoleSize], inputs: SizingInputs) -> dict[Role, RoleSize]:
     decided = _in_ratio(dict(sizes), inputs.rules)
     for role, size in decided.items():
-        decided[role] = _bounded(size, inputs.rules)
+        decided[role] = size if inputs.roles[role].other else _bounded(size, inputs.rules)
     wanted = {role: size.desired for role, size in decided.items()}
     present = {role: signals.replicas for role, signals in inputs.roles.items()}
     given = steps.budget(wanted, present, inputs.rules.roles, inputs.rules.quota)

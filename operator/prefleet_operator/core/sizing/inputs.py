@@ -14,6 +14,7 @@ left. Waiting for a node is part of it, as it will be for the next pod.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import fields
 from statistics import median
 
@@ -69,8 +70,14 @@ def signals_of(role: Role, replicas: int, pods: Sequence[PodView], load: RoleLoa
         starting=sum(not pod.ready and pod.trouble is None for pod in there),
         start_s=start_time(there, now),
         step_tokens=max(1, step_tokens),
+        template=_common({pod.template for pod in there if pod.ready}),
         **{measure.name: getattr(load, measure.name) for measure in fields(RoleMeasures)},
     )
+
+
+def _common(templates: AbstractSet[str]) -> str | None:
+    """The one that there is, if there is one alone."""
+    return next(iter(templates)) if len(templates) == 1 else None
 
 
 def start_time(pods: Iterable[PodView], now: float) -> Reading[float]:

@@ -8,7 +8,8 @@ brings; other words stand in a status once each decision has had the same ones f
 
 Anybody may write a status. A memory of another version, one that is no memory, or one that knows the future, is lost:
 then it begins anew, and until a whole window has been seen nothing shrinks. Nor does it after a restart: nobody knows
-what was needed since the memory was written but that the number stood, so the number counts as needed until now.
+what was needed since the memory was written but that the number stood, so the number counts as needed until now, and so
+does the live one where that is higher: whoever set it ended before the status was written.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class SizingState:
 
     `sizes`: none yet, before the first decision of this process. `before`: the replicas that each was decided from.
     `wanted`: the number last decided, be it by another process. `decided_at_s`: Unix seconds; `generation`: of the spec
-    that it was decided for. `unsaid`: other words about the same numbers than the status has, and since when.
+    that it was decided for. `unsaid`: other words about the same numbers than the status has, and since when. `apart`:
+    since when a role has had other replicas than its number, 0 where this process found it so.
     """
 
     actuator: Actuator
@@ -59,21 +61,24 @@ class SizingState:
     decided_at_s: float | None = None
     generation: int = RECALLED
     unsaid: tuple[object, float] | None = None
+    apart: Mapping[Role, float] = field(default_factory=dict)
 
     def with_waits(self, waits: WaitsMemory) -> SizingState:
         """The same with another memory of who acted on long waits."""
         return replace(self, memory=replace(self.memory, waits=waits))
 
 
-def recall_state(status: SizingStatus | None, actuator: Actuator, window_s: float, now: float) -> SizingState:
+def recall_state(
+    status: SizingStatus | None, actuator: Actuator, window_s: float, live: Mapping[Role, int], now: float
+) -> SizingState:
     """What the status knows; without one, or with one that cannot be used, the state of a new fleet. `window_s`: for
-    how long a need is remembered."""
+    how long a need is remembered; `live`: by role, the replicas that its workload is to have."""
     if status is None or status.state_version != STATE_VERSION:
         return SizingState(actuator)
     wanted = {size.name: size.desired for size in status.roles}
     memory = recall_memory(status.memory, now)
     roles = {
-        role: replace(known, needs=remember(known.needs, float(wanted[role]), window_s, now))
+        role: replace(known, needs=remember(known.needs, float(max(wanted[role], live.get(role, 0))), window_s, now))
         for role, known in memory.roles.items()
         if role in wanted
     }
@@ -86,9 +91,16 @@ def recall_memory(record: Mapping[str, Any], now: float) -> SizingMemory:
         memory = _MEMORY.validate_python(asdict(SizingMemory.from_record(record)))
     except (ValidationError, ValueError, KeyError, TypeError, AttributeError):
         return SizingMemory()
-    sound = all(len(marks) <= MOST_MARKS for role in memory.roles.values() for marks in _windows(role))
-    past = all(0 <= at_s <= now + CLOCK_SKEW_S for at_s in _times(memory))
-    return memory if sound and past else SizingMemory()
+    roles = memory.roles.values()
+    short = all(len(marks) <= MOST_MARKS for role in roles for marks in _windows(role))
+    known = (each for role in roles for each in (role.capacity, role.token_capacity) if each is not None)
+    sound = short and all(each.mean > 0 and each.spread >= 0 for each in known)
+    return memory if sound and is_past(memory, now) else SizingMemory()
+
+
+def is_past(memory: SizingMemory, now: float) -> bool:
+    """Whether no time in it is yet to come: a clock may have been put back."""
+    return all(0 <= at_s <= now + CLOCK_SKEW_S for at_s in _times(memory))
 
 
 def _windows(role: RoleMemory) -> tuple[Sequence[Mark | Glance], ...]:
@@ -149,9 +161,10 @@ def _role_status(size: RoleSize, before: int, known: RoleSizeStatus | None, now:
 
 
 def _numbers(status: SizingStatus) -> object:
-    """What is said at once; a reason that somebody else has written is none."""
+    """What is said at once: numbers, and whose they are; a reason that somebody else has written is none."""
     waits = {name: status.memory.get(name) for name in WaitsMemory().to_record()}
-    sizes = [(size.name, size.desired, size.reason in set(Reason)) for size in status.roles]
+    another = Reason.SCALED_BY_ANOTHER
+    sizes = [(size.name, size.desired, size.reason in set(Reason), size.reason == another) for size in status.roles]
     return status.state_version, status.actuator, sizes, waits
 
 

@@ -155,7 +155,8 @@ def budget(
     given = {role: min(pods, max(present[role], 0)) for role, pods in wanted.items()}
     left = quota - sum(pods * rules[role].accelerators for role, pods in given.items())
     while True:
-        short = [role for role in given if given[role] < wanted[role] and rules[role].accelerators <= left]
+        # What is there may be more than the quota; who asks for none has none to wait for.
+        short = [role for role in given if given[role] < wanted[role] and rules[role].accelerators <= max(left, 0)]
         if not short:
             return given
         role = min(short, key=lambda one: (given[one] / wanted[one], one.value))

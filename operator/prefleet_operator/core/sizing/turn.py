@@ -16,16 +16,16 @@ since.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prefleet_operator.api import Actuator, PrefillPolicySpec, Role, SizingStatus
 from prefleet_operator.core.observed import Missing, PodView
 from prefleet_operator.core.sizing.arbiter import WaitSignal
 from prefleet_operator.core.sizing.decide import decide_size
 from prefleet_operator.core.sizing.inputs import rules_of, signals_of
-from prefleet_operator.core.sizing.state import RECALLED, SizingState, recall_state
+from prefleet_operator.core.sizing.state import RECALLED, SizingState, is_past, recall_state
 from prefleet_operator.core.sizing.steps import budget
-from prefleet_operator.core.sizing.values import RoleLoad, SizingInputs
+from prefleet_operator.core.sizing.values import RoleLoad, RoleSignals, SizingInputs, SizingMemory
 
 PACE_S = 15.0
 
@@ -39,12 +39,15 @@ class SizingView:
     """What sizing looks at beside the spec and the pods.
 
     `live`: by role, the replicas that an existing workload is to have; `loads`: what the metrics source says;
-    `state`: of this process, None before its first decision on the fleet.
+    `state`: of this process, None before its first decision on the fleet; `made_of`: by role, a digest of what the spec
+    makes its pods of; `others`: by role, who else sets its replicas, by an autoscaler that is not the operator's.
     """
 
     live: Mapping[Role, int] = field(default_factory=dict)
     loads: Mapping[Role, RoleLoad] = field(default_factory=dict)
     state: SizingState | None = None
+    made_of: Mapping[Role, str] = field(default_factory=dict)
+    others: Mapping[Role, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,10 @@ class Sizer:
 
     def recall(self, status: SizingStatus | None) -> SizingState:
         """The state that the turn begins with."""
-        if self.view.state is not None:
-            return self.view.state
-        return recall_state(status, self.actuator, rules_of(self.spec).down_window_s, self.now)
+        state = self.view.state
+        if state is None:
+            return recall_state(status, self.actuator, rules_of(self.spec).down_window_s, self.view.live, self.now)
+        return state if is_past(state.memory, self.now) else replace(state, memory=SizingMemory())
 
     def is_due(self, state: SizingState) -> bool:
         """Whether it is time to decide anew."""
@@ -78,10 +82,7 @@ class Sizer:
     def decide(self, state: SizingState, waits: WaitSignal | None) -> SizingState:
         """A new decision, and all that is known after it."""
         before = self._starts(state)
-        signals = {
-            role: signals_of(role, replicas, self.pods, self.view.loads.get(role, _UNREAD), self.now)
-            for role, replicas in before.items()
-        }
+        signals = {role: self._signals(role, replicas) for role, replicas in before.items()}
         inputs = SizingInputs(signals, rules_of(self.spec), waits)
         decision, memory = decide_size(inputs, state.memory, self.now)
         return SizingState(
@@ -93,18 +94,34 @@ class Sizer:
             decided_at_s=self.now,
             generation=self.generation,
             unsaid=state.unsaid,
+            apart=state.apart,
         )
+
+    def compare(self, state: SizingState) -> SizingState:
+        """The state with how long its numbers have been others than there are."""
+        found_s = 0.0 if self.view.state is None else self.now
+        apart = {
+            role: state.apart.get(role, found_s)
+            for role, live in self.view.live.items()
+            if live != state.wanted.get(role, live)
+        }
+        return replace(state, apart=apart)
+
+    def _signals(self, role: Role, replicas: int) -> RoleSignals:
+        view = self.view
+        seen = signals_of(role, replicas, self.pods, view.loads.get(role, _UNREAD), self.now)
+        return replace(seen, made_of=view.made_of.get(role, ""), other=view.others.get(role, ""))
 
     def counts(self, state: SizingState) -> dict[Role, int]:
         """How many replicas each sized role is to have now: of one that another controller sets, what it has set.
 
         So it is with a number that somebody else has given a role since it was decided about: the next decision starts
-        from it, and until then it stays.
+        from it, and until then it stays. One that somebody else's autoscaler sets is always left alone.
         """
         counts = self._replicas(state)
         if self.actuator is Actuator.DIRECT:
-            ours = {role for role, live in counts.items() if live in (state.wanted[role], state.before[role])}
-            counts |= {role: state.wanted[role] for role in ours}
+            known = {role: (state.wanted[role], state.before[role]) for role in counts.keys() - self.view.others.keys()}
+            counts |= {role: pair[0] for role, pair in known.items() if counts[role] in pair}
         return counts
 
     def _starts(self, state: SizingState) -> dict[Role, int]:

@@ -79,7 +79,9 @@ class RoleSignals(RoleMeasures):
     """One role's pods as the API server and the metrics source show them.
 
     `replicas` wanted now, of which `ready` serve and `starting` will. `start_s`: from creation to ready, as the role's
-    pods took. `step_tokens`: the engine's token budget of a step.
+    pods took. `step_tokens`: the engine's token budget of a step. `template`: the digest of what all ready pods were
+    made of, None while they differ or none is ready; `made_of`: a digest of what the spec says of it. `other`: who else
+    sets the replicas, "" if nobody does.
     """
 
     replicas: int
@@ -87,6 +89,9 @@ class RoleSignals(RoleMeasures):
     starting: int = 0
     start_s: Reading[float] = _UNASKED
     step_tokens: int = 2048
+    template: str | None = ""
+    made_of: str = ""
+    other: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +181,7 @@ class RoleMemory:
     `in_tokens`: demands and glances count tokens, not work.
     Needs and demands of the windows; what the fast window saw lately; capacity as learnt, and when; the last fall and
     the last rise; the replicas as the present period of damping began; what long waits raised the role to.
+    `template`, `made_of`: of the pods that all this was measured of, as in `RoleSignals`; None where nobody said.
     """
 
     needs: tuple[Mark, ...] = ()
@@ -189,6 +195,8 @@ class RoleMemory:
     rose_at_s: int | None = None
     base: Mark | None = None
     raised: Mark | None = None
+    template: str | None = None
+    made_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +236,8 @@ def _role_record(memory: RoleMemory) -> dict[str, Any]:
         "roseAt": memory.rose_at_s,
         "base": numbers(memory.base),
         "raised": numbers(memory.raised),
+        "template": memory.template,
+        "madeOf": memory.made_of,
     }
 
 
@@ -248,6 +258,8 @@ def _role_memory(record: Mapping[str, Any]) -> RoleMemory:
         rose_at_s=record.get("roseAt"),
         base=known("base", Mark),
         raised=known("raised", Mark),
+        template=record.get("template"),
+        made_of=record.get("madeOf", ""),
     )
 
 

@@ -44,6 +44,8 @@ def load_by_gap(gap_s: float, full_step_s: float, decode_step_s: float) -> float
     if decode_step_s <= 0:
         return 1.0
     fastest, slowest = 1 / decode_step_s, 1 / full_step_s
+    if fastest <= slowest:
+        return 0.0
     return min(1.0, max(0.0, (fastest - 1 / gap_s) / (fastest - slowest)))
 
 

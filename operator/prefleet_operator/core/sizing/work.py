@@ -63,6 +63,7 @@ def look(
     """What is asked, and the memory with what was learnt on the way; None where no capacity is known in its unit."""
     assert isinstance(signals.arrivals, Sample)
     cost = signals.step_cost.value if isinstance(signals.step_cost, Sample) else None
+    memory = _of_what_runs(memory, signals)
     if memory.in_tokens is not (cost is None):  # what the windows hold is in another unit
         memory = replace(memory, in_tokens=cost is None, demands=(), glances=())
     slow = prefill_demand(signals.arrivals.value, signals.slow_s, cost, signals.step_tokens)
@@ -89,6 +90,21 @@ def look(
     if cost is not None and role is Role.MIXED:
         work = _with_steps(work, signals, cost, token_s, context)
     return work, replace(memory, demands=demands)
+
+
+def _of_what_runs(memory: RoleMemory, signals: RoleSignals) -> RoleMemory:
+    """The memory without what was measured of pods that have all gone: of another model, engine or pod template.
+
+    Work is in seconds by the step cost of those pods, so what windows hold of it goes with the capacity. Pods that
+    differ only in the policy that their engine was started with do as much as before. Needs are numbers of pods, and
+    stay.
+    """
+    if signals.template is None or signals.template == memory.template:
+        return memory
+    running = replace(memory, template=signals.template, made_of=signals.made_of)
+    if memory.template is None or memory.made_of == signals.made_of:
+        return running
+    return replace(running, capacity=None, token_capacity=None, learnt_at_s=None, demands=(), glances=())
 
 
 def start_time(signals: RoleSignals) -> float:
@@ -119,8 +135,9 @@ def _learn(
 ) -> tuple[RoleMemory, Capacity | None]:
     at_s = steps.began(now)
     periods = 1 if memory.learnt_at_s is None else (at_s - memory.learnt_at_s) // steps.PERIOD_S
+    served = () if signals.template is None else signals.served
     if cost is None:
-        seen = capacity_of(signals.served, lambda pod: pod.prefill_tokens)
+        seen = capacity_of(served, lambda pod: pod.prefill_tokens)
         if seen is not None and periods > 0:
             memory = replace(memory, token_capacity=learn(memory.token_capacity, seen), learnt_at_s=at_s)
         return memory, memory.token_capacity
@@ -128,7 +145,7 @@ def _learn(
     def work(pod: PodServed) -> float:
         return served_work(pod, token_s, cost, context)
 
-    seen = capacity_of(signals.served, work)
+    seen = capacity_of(served, work)
     if seen is not None and periods > 0:
         memory = replace(memory, capacity=learn(memory.capacity, seen), learnt_at_s=at_s)
     return memory, plausible(memory.capacity)
