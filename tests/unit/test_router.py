@@ -49,6 +49,17 @@ def test_a_router_comes_last_as_a_deployment_and_a_service_on_the_engines_port()
     assert [port["port"] for port in service["ports"]] == [8000]
 
 
+@pytest.mark.parametrize(("replicas", "protected"), [(1, False), (2, True)], ids=["a single one", "of two one stays"])
+def test_a_drain_takes_the_pods_of_a_router_one_by_one(replicas: int, protected: bool) -> None:
+    rendered = render(with_router(SIMULATOR, replicas=replicas))
+    budgets = {name: item["spec"] for name, item in rendered.items() if name == "PodDisruptionBudget/chat-router"}
+    assert bool(budgets) is protected
+    labels = rendered["Deployment/chat-router"]["spec"]["template"]["metadata"]["labels"]
+    for spec in budgets.values():
+        assert spec["selector"]["matchLabels"].items() <= labels.items()
+        assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+
+
 def test_the_roles_and_the_router_never_select_each_others_pods() -> None:
     rendered = render(with_router(VLLM))
     labels = {
