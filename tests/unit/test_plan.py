@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from prefleet_operator.api import ConditionType, EffectiveStatus, PrefillPolicyStatus, Role, SchedulingPolicy
+from prefleet_operator.core.measured import FIRST_METRICS_S
 from prefleet_operator.core.observed import (
     FleetMetrics,
     HistogramSnapshot,
@@ -17,7 +18,7 @@ from prefleet_operator.core.observed import (
     Sample,
     Stale,
 )
-from prefleet_operator.core.plan import FIRST_METRICS_S, UNTAKEN_S, LivePolicy, Plan, Situation, make_plan
+from prefleet_operator.core.plan import UNTAKEN_S, LivePolicy, Plan, Situation, make_plan
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.status import find_condition
 from prefleet_runtime.contract import PolicyName, RuntimePolicy

@@ -16,15 +16,13 @@ from prefleet_operator.app.apply import merge_patch
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.leader import LeadershipLostError
 from prefleet_operator.app.policies import PolicyIndex
-from prefleet_operator.app.readings import HOLD_S, hold_generations
 from prefleet_operator.app.reconcile import Outcome
 from prefleet_operator.app.records import PodRecord
 from prefleet_operator.app.workqueue import WorkFailedError
 from prefleet_operator.core.events import Event
-from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
 from prefleet_operator.core.reasons import Reason
 
-from tests.support.reconciling import NOW, PINNED, POD, Killed, World, patched
+from tests.support.reconciling import PINNED, POD, Killed, World, patched
 
 
 @pytest.fixture
@@ -224,25 +222,6 @@ async def test_a_lost_lease_ends_the_turn_without_a_word_of_a_fault(world: World
 def test_merge_patches_turn_one_value_into_the_other(old: Object, new: Object, patch: Object) -> None:
     assert merge_patch(old, new) == patch
     assert patched(old, patch) == new
-
-
-FRESH = Sample(3, NOW - 5)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "held"),
-    [
-        pytest.param(FRESH, Missing("no answer"), FRESH, id="one failed scrape proves nothing"),
-        pytest.param(Sample(3, NOW - HOLD_S), Missing("no"), Missing("no"), id="a long silence is missing"),
-        pytest.param(None, Missing("no"), Missing("no"), id="what was never known is missing"),
-        pytest.param(FRESH, Stale(3, NOW - 5), FRESH, id="a report just now stale stands"),
-        pytest.param(FRESH, Stale(3, NOW - 99), Stale(3, NOW - 99), id="a long stale one does not"),
-        pytest.param(FRESH, Sample(4, NOW), Sample(4, NOW), id="a new report replaces the old one"),
-    ],
-)
-def test_reports_are_held_for_a_while(before: Reading[int] | None, after: Reading[int], held: Reading[int]) -> None:
-    known = {} if before is None else {"pod": before}
-    assert hold_generations(known, {"pod": after}, NOW) == {"pod": held}
 
 
 @pytest.mark.parametrize(("warning", "same"), [(True, True), (False, False)], ids=["a warning", "good news"])

@@ -39,7 +39,7 @@ SPEC = parse_spec(
 )
 GROWS = RoleSize(P, 5, Reason.DEMAND, "5 prefill pods, 5 needed: workPerSecond 4.2", {"needed": 5, "byGap": math.inf})
 STAYS = RoleSize(D, 1, Reason.DECODE_LOAD, "1 decode pods, 1 needed: byKV 0.3", {"needed": 1})
-BLIND = RoleSize(D, 1, Reason.METRICS_STALE, "1 decode pods stay: KV use: the last reading is of 1700000000")
+BLIND = RoleSize(D, 1, Reason.METRICS_STALE, "1 decode pods stay: KV use: the last reading is of 2023-11-14T22:13:20Z")
 UNLEARNT = RoleSize(P, 3, Reason.LEARNING_CAPACITY, "3 prefill pods stay: no pod has yet been busy")
 
 

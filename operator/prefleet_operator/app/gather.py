@@ -137,6 +137,7 @@ def gather(
         router=cluster.router(*policy.key),
         warnings=(*engine_for(spec).warnings(spec), *router_warnings(spec)),
         sizing=SizingView(live_replicas(policy, spec, cluster), reading.loads, sizing),
+        missed_since_s=reading.missed_since_s,
     )
 
 

@@ -3,15 +3,16 @@
 A policy that is deleted and made again under the same name is another one: what was read of the old one's pods
 must not tune the new one.
 
-A pod's report of its generation stands for `HOLD_S` after it can no longer be read: one scrape that fails
-proves nothing about the policy that the pod runs. Readings of load are not held: the tuner holds by itself.
+A pod's report of its generation stands for `HOLD_S` after the last reading that had it: one scrape that fails
+proves nothing about the policy that the pod runs. Readings of load are not held: the tuner holds by itself. Of them
+it is only kept since when they fail (`core.measured` says what that is for).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
@@ -19,11 +20,27 @@ from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
 HOLD_S = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The last generation that a pod reported freshly, and when that was read: its own time may be a scrape older."""
+
+    reading: Sample[int]
+    read_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A reading as it is handed out, and the reports that may stand for later ones."""
+
+    reading: FleetReading = field(default_factory=FleetReading)
+    reports: Mapping[str, Report] = field(default_factory=dict)
+
+
 class Readings:
     """Readings by the policy's uid. `asked` is set when somebody needs one that is not there yet."""
 
     def __init__(self) -> None:
-        self._by_uid: dict[str, FleetReading] = {}
+        self._by_uid: dict[str, _Kept] = {}
         self.asked = asyncio.Event()
 
     def known(self, uid: str) -> bool:
@@ -32,31 +49,49 @@ class Readings:
 
     def of(self, uid: str) -> FleetReading:
         """The last reading, or one in which everything is missing."""
-        return self._by_uid.get(uid, FleetReading())
+        return self._by_uid.get(uid, _Kept()).reading
 
     def put(self, uid: str, reading: FleetReading, now: float) -> None:
         """Keep a new reading."""
-        held = hold_generations(self.of(uid).generations, reading.generations, now)
-        self._by_uid[uid] = replace(reading, generations=held)
+        kept = self._by_uid.get(uid, _Kept())
+        reports = last_reports(kept.reports, reading.generations, now)
+        held = hold_generations(reports, reading.generations, now)
+        since_s = missed_since(kept.reading, reading, now)
+        self._by_uid[uid] = _Kept(replace(reading, generations=held, missed_since_s=since_s), reports)
 
     def keep(self, uids: Container[str]) -> None:
         """Drop the readings of all fleets but these."""
-        self._by_uid = {uid: reading for uid, reading in self._by_uid.items() if uid in uids}
+        self._by_uid = {uid: kept for uid, kept in self._by_uid.items() if uid in uids}
 
     def ask(self) -> None:
         """Have the sources asked soon."""
         self.asked.set()
 
 
+def missed_since(before: FleetReading, after: FleetReading, now: float) -> float | None:
+    """When the first reading in a row was taken that had no lengths; None if this one has."""
+    if isinstance(after.metrics.lengths, Sample):
+        return None
+    return now if before.missed_since_s is None else before.missed_since_s
+
+
+def last_reports(before: Mapping[str, Report], after: Mapping[str, Reading[int]], now: float) -> dict[str, Report]:
+    """The last fresh report of each pod that is asked for, if it has made one."""
+    known = {pod: Report(read, now) if isinstance(read, Sample) else before.get(pod) for pod, read in after.items()}
+    return {pod: report for pod, report in known.items() if report is not None}
+
+
 def hold_generations(
-    before: Mapping[str, Reading[int]], after: Mapping[str, Reading[int]], now: float
+    reports: Mapping[str, Report], after: Mapping[str, Reading[int]], now: float
 ) -> dict[str, Reading[int]]:
-    """`after`, in which a report that is younger than `HOLD_S` stands as fresh."""
-    return {pod: _held(before.get(pod), reading, now) for pod, reading in after.items()}
+    """`after`, in which a report that was read less than `HOLD_S` ago stands as fresh."""
+    return {pod: _held(reports.get(pod), reading, now) for pod, reading in after.items()}
 
 
-def _held(before: Reading[int] | None, after: Reading[int], now: float) -> Reading[int]:
-    last = before if isinstance(after, Missing) else after
-    if isinstance(last, Sample | Stale) and now - last.at_s < HOLD_S:
-        return Sample(last.value, last.at_s)
+def _held(report: Report | None, after: Reading[int], now: float) -> Reading[int]:
+    match after:
+        case Stale(value=value, at_s=at_s):
+            return Sample(value, at_s) if now - at_s < HOLD_S else after
+        case Missing():
+            return report.reading if report is not None and now - report.read_at_s < HOLD_S else after
     return after

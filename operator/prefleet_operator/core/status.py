@@ -253,8 +253,12 @@ def _names(pods: Sequence[PodView], limit: int = 3) -> str:
 
 
 def _why_silent(pod: PodView) -> str:
-    reading = pod.reported_generation
-    return reading.reason if isinstance(reading, Missing) else "its last report is stale."
+    match pod.reported_generation:
+        case Missing(reason=why):
+            return why
+        case Stale(why=why) if why:
+            return why
+    return "its last report is stale."
 
 
 def role_statuses(facts: Facts) -> list[RoleStatus]:

@@ -169,13 +169,14 @@ def recall(status: TuningStatus | None, live: FleetPolicy | None, now: float) ->
     return TunerMemory()
 
 
-def settle(previous: TuningStatus | None, current: TuningStatus) -> TuningStatus:
+def settle(previous: TuningStatus | None, current: TuningStatus, brief_gap: bool = False) -> TuningStatus:
     """`previous` if `current` differs from it only in the noise of its evidence, else `current`.
 
-    A band that cannot be measured at present is carried over, since it is the last that is known.
+    A band that cannot be measured at present is carried over, since it is the last that is known. `brief_gap`: nor can
+    anything else, and of that nobody is told yet: as long as no value is another, the reasons of before stand too.
     """
-    if previous is None:
-        return current
+    if previous is None or (brief_gap and _values(previous) == _values(current)):
+        return previous or current
     if current.band is None and previous.band is not None:
         current = current.model_copy(update={"band": previous.band, "valley": previous.valley})
     return previous if _essence(previous) == _essence(current) and _close(previous, current) else current
@@ -233,6 +234,11 @@ def _essence(status: TuningStatus) -> object:
         status.band is None,
         tuple(None if v is None else (v.value, v.reason, v.moved_at) for v in values),
     )
+
+
+def _values(status: TuningStatus) -> object:
+    values = (status.threshold, status.long_max_wait)
+    return status.state_version, status.policy, tuple(None if v is None else (v.value, v.moved_at) for v in values)
 
 
 def _close(previous: TuningStatus, current: TuningStatus) -> bool:
