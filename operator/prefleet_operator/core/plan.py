@@ -319,27 +319,32 @@ def _move(situation: Situation, decision: TuningDecision, effective: EffectiveSt
 
 
 def _why(situation: Situation, decision: TuningDecision, effective: EffectiveStatus) -> tuple[Reason, str]:
-    """Why this generation is another than the last one in status."""
-    setting = describe_setting(effective)
-    if situation.live is None:
-        if situation.status.effective is not None and situation.status.observed_generation != situation.generation:
-            return Reason.SPEC_CHANGED, f"The spec changed; a policy ConfigMap is written with {setting}."
-        if situation.status.effective is not None:
-            return Reason.DRIFT_CORRECTED, f"The policy ConfigMap was deleted; it is there again with {setting}."
+    """Why this generation is another than the last one in status.
+
+    What the tuner has moved goes before what else has happened to the ConfigMap: under another name it would not count
+    as the restart that it may be (`restart_budget`), nor be told.
+    """
+    setting, live, known = describe_setting(effective), situation.live, situation.status.effective
+    if live is None and known is None:
         return Reason.FLEET_CREATED, f"The fleet starts with {setting}."
-    if not situation.live.ours:
-        return (
-            Reason.DRIFT_CORRECTED,
-            f"The policy ConfigMap was changed by someone else; it is {setting} again.",
-        )
-    if situation.live.generation == effective.generation:
-        return (
-            Reason.ADOPTED,
-            f"The status did not know what the policy ConfigMap says: {setting} is adopted.",
-        )
+    if live is not None and live.ours and live.generation == effective.generation:
+        return Reason.ADOPTED, f"The status did not know what the policy ConfigMap says: {setting} is adopted."
+    drift = _drift(live, setting)
     if decision.moves:
-        return decision.moves[0].reason, " ".join(dict.fromkeys(move.message for move in decision.moves))
+        told = " ".join(dict.fromkeys(move.message for move in decision.moves))
+        return decision.moves[0].reason, f"{told}. {drift}" if drift else told
+    if live is None and situation.status.observed_generation != situation.generation:
+        return Reason.SPEC_CHANGED, f"The spec changed; a policy ConfigMap is written with {setting}."
+    if drift:
+        return Reason.DRIFT_CORRECTED, drift
     return Reason.SPEC_CHANGED, f"The spec changed; the fleet runs {setting}."
+
+
+def _drift(live: LivePolicy | None, setting: str) -> str:
+    """What somebody else has done to the ConfigMap; "" if nothing."""
+    if live is None:
+        return f"The policy ConfigMap was deleted; it is there again with {setting}."
+    return "" if live.ours else f"The policy ConfigMap was changed by someone else; it is {setting} again."
 
 
 def describe_setting(effective: EffectiveStatus) -> str:
