@@ -24,6 +24,8 @@ from prefleet_operator.core.reasons import Reason
 
 from tests.support.reconciling import PINNED, POD, Killed, World, patched
 
+FIRST_MOVE: Object = {"generation": 1, "policy": "FCFS", "reason": "FleetCreated", "message": ""}
+
 
 @pytest.fixture
 def world() -> World:
@@ -31,6 +33,28 @@ def world() -> World:
     built.api.add_policy()
     built.watch()
     return built
+
+
+SPLIT: Object = {"policy": "ShortRequestFirst", "threshold": {"value": 900, "reason": "", "message": ""}}
+NONSENSE: tuple[tuple[str, Object], ...] = (
+    ("no time", {"tuning": {"threshold": {"value": 900, "reason": "", "message": "", "movedAt": "yesterday"}}}),
+    ("a time of no zone", {"history": [FIRST_MOVE | {"at": "2023-11-14T22:13:20"}]}),
+    ("a huge threshold", {"tuning": SPLIT | {"threshold": {"value": 1e300, "reason": "", "message": ""}}}),
+    ("a limit below 0", {"tuning": SPLIT | {"longMaxWait": {"value": -5, "reason": "", "message": ""}}}),
+)
+
+
+@pytest.mark.parametrize("written", [status for _, status in NONSENSE], ids=[name for name, _ in NONSENSE])
+async def test_nonsense_that_somebody_writes_into_a_status_is_forgotten(world: World, written: Object) -> None:
+    """The fleet runs on as it did, under the same generation."""
+    await world.turn()
+    world.rewatch()
+    world.api.objects[("prefillpolicies", "chat")]["status"] |= written
+    world.watch()
+    await world.turn()
+    assert world.status()["Accepted"] == ("True", "Accepted")
+    assert world.api.objects[("prefillpolicies", "chat")]["status"]["effective"] == {"policy": "FCFS", "generation": 1}
+    assert world.outcomes == [Outcome.WRITTEN, Outcome.WRITTEN]
 
 
 CREATED = [

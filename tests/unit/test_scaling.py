@@ -86,12 +86,6 @@ def test_a_number_that_nobody_follows_is_said(actuator: Actuator, has: int, afte
         assert "has not followed in 180 seconds; kubectl describe " in verdict.message
 
 
-def test_a_time_that_is_none_says_nothing_of_who_follows() -> None:
-    told = to_status(replace(STATE, actuator=Actuator.HPA), None, NOW)
-    spoilt = told.model_copy(update={"roles": [told.roles[0].model_copy(update={"moved_at": "soon"}), told.roles[1]]})
-    assert judge_scaling(spoilt, SPEC, NOW + 1000).reason is Reason.DEMAND
-
-
 def limited(reason: Reason, desired: int, needed: int) -> RoleSize:
     return replace(GROWS, reason=reason, desired=desired, numbers={"needed": needed}, limited=True)
 

@@ -1,16 +1,18 @@
 """What the operator answers: `PrefillPolicyStatus`, bounded and complete.
 
 It carries what must be remembered between two starts of the operator (the tuner's part, versioned) as well as
-what people read. Times are RFC 3339 in UTC.
+what people read. Times are RFC 3339 in UTC. One that is none makes a status unreadable, and so lost: anybody may write a
+status, and what decides on times must not fail over them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from prefleet_operator.api.autoscaling import Actuator
 from prefleet_operator.api.base import Model
@@ -24,6 +26,15 @@ def _map_by(key: str) -> Any:
         max_length=16,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]},
     )
+
+
+def _checked_time(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f'"{text}" has no time zone')
+    return text
+
+
+Time = Annotated[str, AfterValidator(_checked_time)]
 
 
 class ConditionStatus(StrEnum):
@@ -54,7 +65,7 @@ class Condition(Model):
     status: ConditionStatus
     reason: str
     message: str
-    last_transition_time: str
+    last_transition_time: Time
     observed_generation: int
 
 
@@ -99,7 +110,7 @@ class TunedValue(Model):
     value: float | None = None
     reason: str
     message: str
-    moved_at: str | None = None
+    moved_at: Time | None = None
 
 
 class BandStatus(Model):
@@ -135,7 +146,7 @@ class RoleSizeStatus(Model):
     estimate: bool = False
     limited: bool = False
     numbers: dict[str, float] = {}
-    moved_at: str | None = None
+    moved_at: Time | None = None
 
 
 class SizingStatus(Model):
@@ -153,7 +164,7 @@ class SizingStatus(Model):
 class Move(Model):
     """One past move of the effective policy."""
 
-    at: str
+    at: Time
     generation: int
     policy: SchedulingPolicy
     threshold: int | None = None

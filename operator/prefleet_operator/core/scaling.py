@@ -51,10 +51,7 @@ def judge_scaling(told: SizingStatus, spec: PrefillPolicySpec, now: float) -> Ve
 
 def _is_late(size: RoleSizeStatus, spec: PrefillPolicySpec, now: float) -> bool:
     """Whether a number stands for longer than it takes to be followed, and is not."""
-    try:
-        moved_s = None if size.moved_at is None else parse_time(size.moved_at)
-    except ValueError:  # Anybody may write a status.
-        return False
+    moved_s = None if size.moved_at is None else parse_time(size.moved_at)
     return moved_s is not None and now - moved_s >= FOLLOWED_S and spec.roles()[size.name].replicas != size.desired
 
 
