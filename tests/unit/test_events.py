@@ -90,6 +90,23 @@ async def test_another_operator_counts_on_in_the_same_event(world: World) -> Non
     assert list(world.api.counts.values()) == [2]
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param("x" * 1024, id="as long as it may be"),
+        pytest.param("x" * 5000, id="too long"),
+        pytest.param("no model at /模型/" + "千問" * 300, id="characters of several bytes"),
+        pytest.param("🙂" * 300, id="of four"),
+    ],
+)
+async def test_a_note_holds_what_an_api_server_takes(world: World, message: str) -> None:
+    """It counts bytes, and refuses the whole Event for one too many."""
+    await world.tell(message)
+    (note,) = world.api.notes.values()
+    assert len(note.encode()) <= 1024
+    assert note == message or (note.endswith("...") and message.startswith(note.removesuffix("...")))
+
+
 def test_pods_that_are_made_anew_fail_alike() -> None:
     first, second = (
         Event(Reason.ENGINE_CRASHING, f"pod chat-prefill-{suffix}: it ends", warning=True)

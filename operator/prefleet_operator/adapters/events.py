@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 CONTROLLER = f"{GROUP}/operator"
 REPEAT_INTERVAL_S = 60.0
-MAX_NOTE = 1000
+MAX_NOTE_BYTES = 1024
+"""Of an Event's note in UTF-8; an API server refuses an Event whose note is longer."""
 MAX_NAME = 230
 """Of an object's name in that of an Event, which may have 253 characters."""
 MAX_REMEMBERED = 10_000
@@ -140,7 +141,7 @@ class Recorder:
             "action": "Reconcile",
             "type": "Warning" if event.warning else "Normal",
             "reason": event.reason.value,
-            "note": event.message[:MAX_NOTE],
+            "note": _note(event.message),
             "regarding": {
                 "apiVersion": subject.api_version,
                 "kind": subject.kind,
@@ -156,6 +157,14 @@ def event_name(about: str, uid: str, event: Event) -> str:
     words = wording(event.message) if event.warning else event.message
     digest = hashlib.sha256(f"{uid}/{event.reason}/{event.warning}/{words}".encode()).hexdigest()
     return f"{about[:MAX_NAME].rstrip('.-')}.{digest[:16]}"
+
+
+def _note(message: str) -> str:
+    """As much of the message as a note may hold, in whole characters."""
+    text = message.encode()
+    if len(text) <= MAX_NOTE_BYTES:
+        return message
+    return text[: MAX_NOTE_BYTES - 3].decode(errors="ignore") + "..."
 
 
 def _micro_time(at_s: float) -> str:
