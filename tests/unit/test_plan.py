@@ -200,6 +200,14 @@ def test_metrics_available(lengths: Reading[HistogramSnapshot], ready_for_s: flo
     assert reasons(plan)["MetricsAvailable"] == expected
 
 
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_a_pod_that_has_just_become_ready_hides_no_loss_of_the_others(role: Role) -> None:
+    """Else a fleet that rolls, or whose pods come and go, would be said to be measured soon for as long as it does."""
+    pods = (pod("old"), pod("new", role, ready_since_s=NOW - 1))
+    plan = make_plan(situation(metrics=FleetMetrics(lengths=Missing("down.")), pods=pods), NOW)
+    assert reasons(plan)["MetricsAvailable"] == ("False", "MetricsMissing")
+
+
 def test_an_unknown_metrics_source_is_named_with_those_that_there_are() -> None:
     spec = make_spec().model_copy(update={"metrics_source": "nowhere"})
     plan = make_plan(situation(spec=spec, sources=("PodScrape", "cluster")), NOW)

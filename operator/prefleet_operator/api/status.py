@@ -1,8 +1,8 @@
 """What the operator answers: `PrefillPolicyStatus`, bounded and complete.
 
 It carries what must be remembered between two starts of the operator (the tuner's part, versioned) as well as
-what people read. Times are RFC 3339 in UTC. One that is none makes a status unreadable, and so lost: anybody may write a
-status, and what decides on times must not fail over them.
+what people read. Times are RFC 3339 in UTC. One that is none makes a status unreadable, and so lost: anybody may
+write a status, and what decides on times must not fail over them.
 """
 
 from __future__ import annotations

@@ -92,6 +92,6 @@ def _tell_stale(source: str, lengths: Stale[HistogramSnapshot]) -> str:
 
 
 def _just_ready(facts: Facts) -> bool:
-    """Whether some pod has been ready for so short that it need not have been measured yet."""
-    newest = max((pod.ready_since_s or 0 for pod in facts.ready_pods()), default=0)
-    return facts.now - newest < FIRST_METRICS_S
+    """Whether every pod that could be measured has been ready for so short that it need not have been."""
+    oldest = min(pod.ready_since_s or 0 for pod in facts.ready_pods() if pod.role is not Role.DECODE)
+    return facts.now - oldest < FIRST_METRICS_S
