@@ -91,6 +91,23 @@ def test_a_restart_in_every_cycle_changes_nothing():
     assert {move.name for decision in straight for move in decision.moves} == {"policy", "threshold", "longMaxWait"}
 
 
+def found_short(*wait_s: float) -> list[bool]:
+    """Whether capacity is found short, cycle by cycle, of a fleet whose long requests wait so long, after a restart in
+    each; 0.6 of the SLO, 4.8 s, is the most that leaves a range for the limit."""
+    lengths = demo_mix(1000, seed=1)
+    windows = [busy(lengths, [])] + [busy(lengths, [each] * 80) for each in wait_s]
+    return [decision.capacity_limited for decision in run(make_spec(), windows, restarts=True)][1:]
+
+
+def test_a_fleet_at_the_edge_of_its_capacity_does_not_flap():
+    """Each turn of it would be an Event, and a lastTransitionTime, for CapacityLimited and for Tuned."""
+    assert found_short(*[5.5, 4.2] * 10) == [True] * 20
+
+
+def test_capacity_suffices_again_once_a_quarter_more_would_leave_a_range():
+    assert found_short(4.2, 5.5, 4.2, 3.0, 4.2) == [False, True, True, False, False]
+
+
 LENGTHS = st.builds(
     lambda seed, scale, n: Sample(histogram([round(scale * length) for length in demo_mix(n, seed)]), START),
     st.integers(0, 50),

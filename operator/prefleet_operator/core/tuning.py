@@ -32,7 +32,8 @@ class TunerMemory:
 
     `threshold` in tokens, None before the first setting; `long_max_wait_s` in seconds, 0 without promotion;
     `*_moved_at_s` in whole Unix seconds, None before the first move. The threshold's cooldown also covers
-    the switch between the policies.
+    the switch between the policies. `capacity_limited`: the last decision found capacity short, which its finding's
+    reason says in status.
     """
 
     policy: SchedulingPolicy | None = None
@@ -40,6 +41,7 @@ class TunerMemory:
     threshold_moved_at_s: int | None = None
     long_max_wait_s: float = 0.0
     wait_moved_at_s: int | None = None
+    capacity_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ def _from_status(status: TuningStatus, now: float) -> TunerMemory | None:
         threshold_moved_at_s=_moved_at(status.threshold, now),
         long_max_wait_s=wait_s,
         wait_moved_at_s=_moved_at(status.long_max_wait, now),
+        capacity_limited=status.long_max_wait is not None and status.long_max_wait.reason == Reason.CAPACITY_LIMITED,
     )
 
 
