@@ -15,8 +15,9 @@ Algorithm
 3. A fleet starts without promotion. The first known W_normal ends that; so does, at once and whatever is
    known, a long request that has waited longer than W_slo: then the limit is 0.9 W_slo. Waits of all requests
    together never end it so: the one beyond W_slo may have been short.
-4. Later moves need a difference of more than 25% and keep to the cooldown, but a limit above 0.9 W_slo (the
-   user has lowered it) is cut at once.
+4. Later moves need a difference of more than 25% and keep to the cooldown, and to a whole window after the last move
+   of the threshold: until then the waits are those of other requests. But a limit above 0.9 W_slo (the user has
+   lowered it) is cut at once.
 
 Invariants: a pinned limit never moves; nothing moves on missing or stale waits except by the cut of 4 and
 by a fresh oldest wait of 3, or by replay; without a threshold in force, or one that replay can try, nothing moves.
@@ -34,7 +35,6 @@ from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Mis
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.rehearsal import WAITS, ReplayScore, prefer_wait, span_of, spread
 from prefleet_operator.core.survival import estimate_wait, samples_needed
-from prefleet_operator.core.threshold import cools_down
 from prefleet_operator.core.tuning import Finding, TunerMemory, format_time
 from prefleet_operator.core.wait_bound import LATE_CLOCKS, bound_wait, most_short
 
@@ -133,14 +133,22 @@ def _approach(goal: _Goal, spec: PrefillPolicySpec, memory: TunerMemory, now: fl
         near = "" if limit_s == present else f" is within 25% of {_s(limit_s)} and"
         told = f"{goal.told}; the limit {_s(present)}{near} holds"
         outcome = _hold(memory, settled or Reason.WITHIN_HYSTERESIS, told, suffix="")
-    elif cools_down(memory.wait_moved_at_s, spec, now):
-        until = format_time((memory.wait_moved_at_s or 0) + spec.tuning.cooldown_s)
-        told = f"{goal.told}; the limit {_s(present)} is off by {_s(limit_s)} and may move again at {until}"
-        outcome = _hold(memory, settled or Reason.COOLING_DOWN, told, suffix="")
+    elif (held_until := _held_until(memory, spec)) > now:
+        told = f"{goal.told}; the limit {_s(present)} is off by {_s(limit_s)} and may move again at "
+        outcome = _hold(memory, settled or Reason.COOLING_DOWN, told + format_time(held_until), suffix="")
     else:
         told = f"{goal.told}; the limit moves from {_s(present)} to {_s(limit_s)}"
         outcome = _set(memory, limit_s, now, settled or Reason.WAIT_FROM_LONG_WAITS, told)
     return replace(outcome, capacity_limited=goal.capacity_limited)
+
+
+def _held_until(memory: TunerMemory, spec: PrefillPolicySpec) -> float:
+    """When the cooldown is over, and the window holds no wait from under another threshold."""
+    moves = (
+        (memory.wait_moved_at_s, spec.tuning.cooldown_s),
+        (memory.threshold_moved_at_s, spec.tuning.window_s),
+    )
+    return max((at_s + hold_s for at_s, hold_s in moves if at_s is not None), default=-math.inf)
 
 
 def _find_goal(normal: _Normal, spec: PrefillPolicySpec, was_short: bool, rehearse: Rehearse | None) -> _Goal:
