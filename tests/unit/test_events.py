@@ -82,6 +82,14 @@ async def test_one_noisy_fleet_takes_no_event_from_another(world: World) -> None
     assert len(world.api.notes) == BURST + 1
 
 
+async def test_no_news_takes_the_event_of_a_warning(world: World) -> None:
+    """A fleet that is scaled all day has much to tell; that its engine crashes must not be lost among it."""
+    for turn in range(10 * BURST):
+        await world.tell(f"All {turn} ready pods report generation 1.", warning=False)
+    await world.tell("the engine ends")
+    assert "the engine ends" in world.api.notes.values()
+
+
 async def test_another_operator_counts_on_in_the_same_event(world: World) -> None:
     await world.tell("it fails")
     world.restart()
