@@ -127,8 +127,11 @@ async def test_a_fault_of_the_operator_is_one_fleets_condition(world: World, mon
         patch.setattr("prefleet_operator.app.reconcile.decide", broken)
         with pytest.raises(WorkFailedError):
             await world.turn()
+        with pytest.raises(WorkFailedError):
+            await world.turn()
     assert world.status() == {"Accepted": ("Unknown", "ReconcileFailed")}
-    assert world.outcomes == [Outcome.FAILED]
+    assert world.outcomes == [Outcome.FAILED, Outcome.FAILED]
+    assert [write for write in world.api.writes if write.startswith("event")] == ["event ReconcileFailed"]
     await world.turn()
     assert world.status()["Accepted"] == ("True", "Accepted")
 

@@ -48,22 +48,28 @@ _FAULTS = (
 )
 """Reasons of Ready that waiting alone does not mend. That pods are not ready yet is ordinary."""
 
+_ALWAYS_NEWS = (Reason.NOT_FOLLOWED, Reason.RECONCILE_FAILED)
+"""Reasons that are a fault whatever the condition's status; over the latter it is Unknown."""
+
 
 def _alarms(before: Condition | None, after: Condition) -> bool:
     """Whether a condition is what it never should be, or became so: a router that is not ready yet is as ordinary as
     pods that are not, but one that was, under the same spec, has taken the fleet from its clients."""
+    if after.reason in _ALWAYS_NEWS:
+        return True
     if after.type in _NEVER_FALSE:
         return after.status is ConditionStatus.FALSE
     if after.type in _NEVER_TRUE:
         return after.status is ConditionStatus.TRUE
     if after.type is ConditionType.READY:
         return after.reason in _FAULTS or (after.reason == Reason.ROUTER_NOT_READY and _served(before, after))
-    return after.reason == Reason.NOT_FOLLOWED
+    return False
 
 
 def _served(before: Condition | None, after: Condition) -> bool:
-    same_spec = before is not None and before.observed_generation == after.observed_generation
-    return same_spec and before is not None and before.status is ConditionStatus.TRUE
+    if before is None or before.observed_generation != after.observed_generation:
+        return False
+    return before.status is ConditionStatus.TRUE
 
 
 def _is_news(before: Condition | None, after: Condition) -> bool:

@@ -51,8 +51,10 @@ def judge_metrics(lengths: Lengths, missed_since_s: float | None, sources: Seque
         return Verdict(_KIND, UNKNOWN, Reason.NO_READY_PODS, message)
     if isinstance(lengths, Missing):
         outcome = UNKNOWN if _just_ready(facts) else FALSE
-        told = f"{_no_lengths(source, missed_since_s)}: {lengths.reason}"
-        return Verdict(_KIND, outcome, Reason.METRICS_MISSING, told, noisy=True)
+        told = f"{source} has no request lengths"
+        if missed_since_s is not None:
+            told = f"{source} has had no request lengths since {format_time(missed_since_s)}"
+        return Verdict(_KIND, outcome, Reason.METRICS_MISSING, f"{told}: {lengths.reason}", noisy=True)
     if isinstance(lengths, Stale):
         return Verdict(_KIND, FALSE, Reason.METRICS_STALE, _tell_stale(source, lengths), noisy=True)
     return Verdict(_KIND, TRUE, Reason.METRICS_FRESH, f"{source} answers with fresh request lengths.")
@@ -74,14 +76,6 @@ def is_brief_gap(
 def pass_over(verdicts: Sequence[Verdict], standing: Sequence[Condition]) -> tuple[Verdict, ...]:
     """The verdicts less those that tell of nothing but a gap, where another of their kind stands already."""
     return tuple(each for each in verdicts if each.reason not in _GAPS or find_condition(standing, each.type) is None)
-
-
-def _no_lengths(source: str, missed_since_s: float | None) -> str:
-    return (
-        f"{source} has had no request lengths since {format_time(missed_since_s)}"
-        if missed_since_s
-        else (f"{source} has no request lengths")
-    )
 
 
 def _tell_stale(source: str, lengths: Stale[HistogramSnapshot]) -> str:
