@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from prefleet_operator.adapters.metrics_source import FleetReading
-from prefleet_operator.app.readings import HOLD_S, Readings, Report, hold_generations
+from prefleet_operator.app.readings import Readings, Report, hold_generations
+from prefleet_operator.core.measured import GAP_S
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, Reading, Sample, Stale
 
 NOW = 1_700_000_000.0
@@ -19,7 +20,7 @@ FRESH = Report(Sample(3, NOW - 65), read_at_s=NOW - 5)
     ("before", "after", "held"),
     [
         pytest.param(FRESH, Missing("no answer"), FRESH.reading, id="one failed scrape proves nothing"),
-        pytest.param(replace(FRESH, read_at_s=NOW - HOLD_S), Missing("no"), Missing("no"), id="a long silence does"),
+        pytest.param(replace(FRESH, read_at_s=NOW - GAP_S), Missing("no"), Missing("no"), id="a long silence does"),
         pytest.param(None, Missing("no"), Missing("no"), id="what was never known is missing"),
         pytest.param(FRESH, Stale(3, NOW - 5), Sample(3, NOW - 5), id="a report just now stale stands"),
         pytest.param(FRESH, Stale(3, NOW - 99), Stale(3, NOW - 99), id="a long stale one does not"),
@@ -41,9 +42,9 @@ def test_it_is_kept_since_when_readings_fail_and_a_report_is_held_from_its_last_
     assert readings.of("u").missed_since_s is None
     held = []
     for turn in range(1, 8):
-        readings.put("u", gone, NOW + 5 * turn)
-        assert readings.of("u").missed_since_s == NOW + 5
+        readings.put("u", gone, NOW + 10 * turn)
+        assert readings.of("u").missed_since_s == NOW + 10
         held.append(isinstance(readings.of("u").generations["pod"], Sample))
     assert held == [True] * 5 + [False] * 2
-    readings.put("u", read(Sample(LENGTHS, NOW), Sample(3, NOW)), NOW + 40)
+    readings.put("u", read(Sample(LENGTHS, NOW), Sample(3, NOW)), NOW + 80)
     assert readings.of("u").missed_since_s is None

@@ -3,9 +3,10 @@
 A policy that is deleted and made again under the same name is another one: what was read of the old one's pods
 must not tune the new one.
 
-A pod's report of its generation stands for `HOLD_S` after the last reading that had it: one scrape that fails
+A pod's report of its generation stands for `GAP_S` after the last reading that had it: one scrape that fails
 proves nothing about the policy that the pod runs. Readings of load are not held: the tuner holds by itself. Of them
-it is only kept since when they fail (`core.measured` says what that is for).
+it is only kept since when they fail: `core.measured` passes over a gap of the same length, so that of two conditions
+none speaks of it before the other.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from prefleet_operator.adapters.metrics_source import FleetReading
+from prefleet_operator.core.measured import GAP_S
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
-
-HOLD_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ def last_reports(before: Mapping[str, Report], after: Mapping[str, Reading[int]]
 def hold_generations(
     reports: Mapping[str, Report], after: Mapping[str, Reading[int]], now: float
 ) -> dict[str, Reading[int]]:
-    """`after`, in which a report that was read less than `HOLD_S` ago stands as fresh."""
+    """`after`, in which a report that was read less than `GAP_S` ago stands as fresh."""
     return {pod: _held(reports.get(pod), reading, now) for pod, reading in after.items()}
 
 
 def _held(report: Report | None, after: Reading[int], now: float) -> Reading[int]:
     match after:
         case Stale(value=value, at_s=at_s):
-            return Sample(value, at_s) if now - at_s < HOLD_S else after
+            return Sample(value, at_s) if now - at_s < GAP_S else after
         case Missing():
-            return report.reading if report is not None and now - report.read_at_s < HOLD_S else after
+            return report.reading if report is not None and now - report.read_at_s < GAP_S else after
     return after

@@ -9,7 +9,7 @@ are, so nothing moves in a gap however short.
 A gap is counted from the first reading that failed; of a series that has stopped moving, from its last value. What is
 told under another spec, or of a fleet that was not measured before, is told at once.
 
-Left out: what a policy generation that cannot be read means (`status`), and for how long the last report of one stands.
+Left out: what a policy generation that cannot be read means (`status`); its last report stands for as long.
 """
 
 from __future__ import annotations
