@@ -48,3 +48,13 @@ def test_it_is_kept_since_when_readings_fail_and_a_report_is_held_from_its_last_
     assert held == [True] * 5 + [False] * 2
     readings.put("u", read(Sample(LENGTHS, NOW), Sample(3, NOW)), NOW + 80)
     assert readings.of("u").missed_since_s is None
+
+
+def test_what_one_source_read_is_no_answer_of_another() -> None:
+    readings = Readings()
+    readings.put("u", read(Sample(LENGTHS, NOW), Sample(3, NOW)), NOW, "PodScrape")
+    assert (readings.known("u", "PodScrape"), readings.known("u", "cluster")) == (True, False)
+    assert isinstance(readings.of("u", "cluster").metrics.lengths, Missing)
+    readings.put("u", read(Missing("down."), Missing("down.")), NOW + 5, "cluster")
+    assert readings.of("u", "cluster").generations["pod"] == Sample(3, NOW)
+    assert readings.of("u", "cluster").missed_since_s == NOW + 5

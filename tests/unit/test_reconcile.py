@@ -12,6 +12,7 @@ from prefleet_operator.adapters.kube import (
     Resource,
     UnavailableError,
 )
+from prefleet_operator.adapters.metrics_source import FleetReading
 from prefleet_operator.app.apply import merge_patch
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.leader import LeadershipLostError
@@ -20,9 +21,10 @@ from prefleet_operator.app.reconcile import Outcome
 from prefleet_operator.app.records import PodRecord
 from prefleet_operator.app.workqueue import WorkFailedError
 from prefleet_operator.core.events import Event
+from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, Sample
 from prefleet_operator.core.reasons import Reason
 
-from tests.support.reconciling import PINNED, POD, Killed, World, patched
+from tests.support.reconciling import NOW, PINNED, POD, Killed, World, patched
 
 FIRST_MOVE: Object = {"generation": 1, "policy": "FCFS", "reason": "FleetCreated", "message": ""}
 
@@ -36,6 +38,7 @@ def world() -> World:
 
 
 SPLIT: Object = {"policy": "ShortRequestFirst", "threshold": {"value": 900, "reason": "", "message": ""}}
+LENGTHS = HistogramSnapshot(bounds=(100.0,), counts=(5.0, 0.0))
 NONSENSE: tuple[tuple[str, Object], ...] = (
     ("no time", {"tuning": {"threshold": {"value": 900, "reason": "", "message": "", "movedAt": "yesterday"}}}),
     ("a time of no zone", {"history": [FIRST_MOVE | {"at": "2023-11-14T22:13:20"}]}),
@@ -217,6 +220,22 @@ async def test_a_policy_that_is_touched_while_it_is_applied(
 async def test_ready_pods_are_measured_before_anything_is_decided(world: World) -> None:
     world.cluster.pods.put(PodRecord.of(POD))
     assert await world.turn() == []
+
+
+async def test_a_fleet_of_another_source_waits_for_that_ones_reading(world: World) -> None:
+    """Under the new spec the reading of the old source would be told as the new one's, fresh and well."""
+    world.cluster.pods.put(PodRecord.of(POD))
+    world.readings.put("uid-chat", FleetReading(FleetMetrics(lengths=Sample(LENGTHS, NOW))), NOW)
+    await world.turn()
+    assert world.status()["MetricsAvailable"] == ("True", "MetricsFresh")
+    world.api.objects[("prefillpolicies", "chat")]["spec"]["metricsSource"] = "cluster"
+    world.api.objects[("prefillpolicies", "chat")]["metadata"]["generation"] = 2
+    world.watch()
+    assert await world.turn() == []
+    assert world.readings.asked.is_set()
+    world.readings.put("uid-chat", FleetReading(FleetMetrics(lengths=Missing("it is down."))), NOW, "cluster")
+    await world.turn()
+    assert world.status()["MetricsAvailable"] == ("False", "UnknownMetricsSource")
 
 
 async def test_a_wrong_spec_is_said_after_a_restart_too_though_nobody_measures_its_pods(world: World) -> None:

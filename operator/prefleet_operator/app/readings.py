@@ -1,7 +1,8 @@
 """The last thing that metrics sources said of each fleet, by the uid of its policy.
 
 A policy that is deleted and made again under the same name is another one: what was read of the old one's pods
-must not tune the new one.
+must not tune the new one. Nor is what one source read an answer of another: a policy that names another one now is as
+unknown to it as a new policy is.
 
 A pod's report of its generation stands for `GAP_S` after the last reading that had it: one scrape that fails
 proves nothing about the policy that the pod runs. Readings of load are not held: the tuner holds by itself. Of them
@@ -16,6 +17,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from prefleet_operator.adapters.metrics_source import FleetReading
+from prefleet_operator.api import POD_SCRAPE
 from prefleet_operator.core.measured import GAP_S
 from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
 
@@ -30,8 +32,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A reading as it is handed out, and the reports that may stand for later ones."""
+    """A reading of one source as it is handed out, and the reports that may stand for later ones."""
 
+    source: str
     reading: FleetReading = field(default_factory=FleetReading)
     reports: Mapping[str, Report] = field(default_factory=dict)
 
@@ -43,21 +46,22 @@ class Readings:
         self._by_uid: dict[str, _Kept] = {}
         self.asked = asyncio.Event()
 
-    def known(self, uid: str) -> bool:
-        """Whether any source has been asked about the fleet."""
-        return uid in self._by_uid
+    def known(self, uid: str, source: str = POD_SCRAPE) -> bool:
+        """Whether that source has been asked about the fleet, and no other since."""
+        kept = self._by_uid.get(uid)
+        return kept is not None and kept.source == source
 
-    def of(self, uid: str) -> FleetReading:
-        """The last reading, or one in which everything is missing."""
-        return self._by_uid.get(uid, _Kept()).reading
+    def of(self, uid: str, source: str = POD_SCRAPE) -> FleetReading:
+        """The last reading of that source, or one in which everything is missing."""
+        return self._by_uid[uid].reading if self.known(uid, source) else FleetReading()
 
-    def put(self, uid: str, reading: FleetReading, now: float) -> None:
-        """Keep a new reading."""
-        kept = self._by_uid.get(uid, _Kept())
-        reports = last_reports(kept.reports, reading.generations, now)
+    def put(self, uid: str, reading: FleetReading, now: float, source: str = POD_SCRAPE) -> None:
+        """Keep a new reading. What pods run is the same whoever reads it, so reports outlast a change of the source."""
+        before = self._by_uid.get(uid, _Kept(source))
+        reports = last_reports(before.reports, reading.generations, now)
         held = hold_generations(reports, reading.generations, now)
-        since_s = missed_since(kept.reading, reading, now)
-        self._by_uid[uid] = _Kept(replace(reading, generations=held, missed_since_s=since_s), reports)
+        since_s = missed_since(self.of(uid, source), reading, now)
+        self._by_uid[uid] = _Kept(source, replace(reading, generations=held, missed_since_s=since_s), reports)
 
     def keep(self, uids: Container[str]) -> None:
         """Drop the readings of all fleets but these."""
