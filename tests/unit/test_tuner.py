@@ -487,6 +487,13 @@ def test_advice_is_reported_and_moves_nothing(scheduling):
     assert not decision.moved
 
 
+def test_what_a_fleet_under_fcfs_would_run_is_remembered_and_is_no_move():
+    longer = [8 * length for length in EQUAL]
+    decision, memory = decide(seen(fresh(longer)), make_spec(), replace(TUNED, policy=FCFS), NOW)
+    assert (decision.policy, memory.threshold) == (FCFS, 2 * TUNED.threshold)
+    assert decision.moves == ()
+
+
 @pytest.mark.parametrize("policy", ["FCFS", "HRRN", "PromoteShortest"])
 def test_a_policy_without_values_says_so_and_the_memory_stays_for_the_way_back(policy):
     decision, memory = decide(BUSY, make_spec({"policy": policy}), RUNNING, NOW)
