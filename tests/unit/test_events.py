@@ -82,12 +82,37 @@ async def test_one_noisy_fleet_takes_no_event_from_another(world: World) -> None
     assert len(world.api.notes) == BURST + 1
 
 
+async def test_no_news_takes_the_event_of_a_warning(world: World) -> None:
+    """A fleet that is scaled all day has much to tell; that its engine crashes must not be lost among it."""
+    for turn in range(10 * BURST):
+        await world.tell(f"All {turn} ready pods report generation 1.", warning=False)
+    await world.tell("the engine ends")
+    assert "the engine ends" in world.api.notes.values()
+
+
 async def test_another_operator_counts_on_in_the_same_event(world: World) -> None:
     await world.tell("it fails")
     world.restart()
     await world.tell("it fails")
     assert len(world.api.notes) == 1
     assert list(world.api.counts.values()) == [2]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param("x" * 1024, id="as long as it may be"),
+        pytest.param("x" * 5000, id="too long"),
+        pytest.param("no model at /模型/" + "千問" * 300, id="characters of several bytes"),
+        pytest.param("🙂" * 300, id="of four"),
+    ],
+)
+async def test_a_note_holds_what_an_api_server_takes(world: World, message: str) -> None:
+    """It counts bytes, and refuses the whole Event for one too many."""
+    await world.tell(message)
+    (note,) = world.api.notes.values()
+    assert len(note.encode()) <= 1024
+    assert note == message or (note.endswith("...") and message.startswith(note.removesuffix("...")))
 
 
 def test_pods_that_are_made_anew_fail_alike() -> None:

@@ -267,6 +267,37 @@ def test_beyond_the_budget_it_holds_and_says_until_when(budget: int, history: li
     assert [event.reason.value for event in plan.events] == ["RestartBudgetSpent"]
 
 
+@pytest.mark.parametrize("reason", ["Adopted", "DriftCorrected"])
+def test_a_restart_counts_by_whatever_name_it_is_known(reason: str) -> None:
+    plan = tuned(past(23, 20, 10, 1, reason=reason))
+    assert (plan.policy.generation, condition(plan, "Tuned")[1]) == (5, "RestartBudgetSpent")
+
+
+def test_an_operator_that_ends_before_it_can_say_why_spends_its_budget_all_the_same() -> None:
+    """The ConfigMap has the move, and the pods are replaced for it; the status does not know it."""
+    first = tuned(past(1), budget=2)
+    assert first.policy.threshold == 40
+    spec = spec_of("VLLMAscend", scheduling={"longMaxWait": "4s"}, **{"tuning.restartBudget": 2})
+    live, metrics = LivePolicy(first.policy, first.policy.generation), FleetMetrics(lengths=Sample(LENGTHS, NOW))
+    lost = Situation(spec, 2, PrefillPolicyStatus(history=past(1)), live, metrics)
+    adopted = make_plan(lost, NOW + 5)
+    assert [move.reason for move in adopted.status.history] == ["BandOptimum", "Adopted"]
+    later = make_plan(after(lost, adopted), NOW + 3600)
+    assert (later.policy, condition(later, "Tuned")[1]) == (first.policy, "RestartBudgetSpent")
+
+
+@pytest.mark.parametrize("live", [live for _, live in SPOILT], ids=[name for name, _ in SPOILT])
+def test_a_move_is_the_tuners_also_where_the_config_map_was_spoilt_meanwhile(live: LivePolicy | None) -> None:
+    first = tuned([], budget=0)
+    spec = spec_of("VLLMAscend", scheduling={"longMaxWait": "4s"})
+    metrics = FleetMetrics(lengths=Sample(LENGTHS, NOW))
+    plan = make_plan(Situation(spec, 2, first.status, live, metrics), NOW + 5)
+    last = plan.status.history[-1]
+    assert (plan.policy.threshold, last.reason) == (40, "BandOptimum")
+    assert "the threshold moves from 20 to 40" in last.message
+    assert "The policy ConfigMap was" in last.message
+
+
 def test_a_budget_of_nothing_lets_the_tuner_only_speak() -> None:
     plan = tuned([], budget=0)
     assert plan.policy.threshold == 20

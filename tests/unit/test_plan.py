@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from prefleet_operator.api import ConditionType, EffectiveStatus, PrefillPolicyStatus, Role, SchedulingPolicy
+from prefleet_operator.core.measured import FIRST_METRICS_S
 from prefleet_operator.core.observed import (
     FleetMetrics,
     HistogramSnapshot,
@@ -17,7 +18,7 @@ from prefleet_operator.core.observed import (
     Sample,
     Stale,
 )
-from prefleet_operator.core.plan import FIRST_METRICS_S, UNTAKEN_S, LivePolicy, Plan, Situation, make_plan
+from prefleet_operator.core.plan import UNTAKEN_S, LivePolicy, Plan, Situation, make_plan
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.status import find_condition
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
@@ -197,6 +198,14 @@ def test_metrics_available(lengths: Reading[HistogramSnapshot], ready_for_s: flo
     pods = (pod(ready_since_s=NOW - ready_for_s),)
     plan = make_plan(situation(metrics=FleetMetrics(lengths=lengths), pods=pods), NOW)
     assert reasons(plan)["MetricsAvailable"] == expected
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_a_pod_that_has_just_become_ready_hides_no_loss_of_the_others(role: Role) -> None:
+    """Else a fleet that rolls, or whose pods come and go, would be said to be measured soon for as long as it does."""
+    pods = (pod("old"), pod("new", role, ready_since_s=NOW - 1))
+    plan = make_plan(situation(metrics=FleetMetrics(lengths=Missing("down.")), pods=pods), NOW)
+    assert reasons(plan)["MetricsAvailable"] == ("False", "MetricsMissing")
 
 
 def test_an_unknown_metrics_source_is_named_with_those_that_there_are() -> None:

@@ -17,15 +17,16 @@ from prefleet_operator.app.apply import merge_patch
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.leader import LeadershipLostError
 from prefleet_operator.app.policies import PolicyIndex
-from prefleet_operator.app.readings import HOLD_S, hold_generations
 from prefleet_operator.app.reconcile import Outcome
 from prefleet_operator.app.records import PodRecord
 from prefleet_operator.app.workqueue import WorkFailedError
 from prefleet_operator.core.events import Event
-from prefleet_operator.core.observed import Missing, Reading, Sample, Stale
+from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, Sample
 from prefleet_operator.core.reasons import Reason
 
 from tests.support.reconciling import NOW, PINNED, POD, Killed, World, patched
+
+FIRST_MOVE: Object = {"generation": 1, "policy": "FCFS", "reason": "FleetCreated", "message": ""}
 
 
 @pytest.fixture
@@ -34,6 +35,29 @@ def world() -> World:
     built.api.add_policy()
     built.watch()
     return built
+
+
+SPLIT: Object = {"policy": "ShortRequestFirst", "threshold": {"value": 900, "reason": "", "message": ""}}
+LENGTHS = HistogramSnapshot(bounds=(100.0,), counts=(5.0, 0.0))
+NONSENSE: tuple[tuple[str, Object], ...] = (
+    ("no time", {"tuning": {"threshold": {"value": 900, "reason": "", "message": "", "movedAt": "yesterday"}}}),
+    ("a time of no zone", {"history": [FIRST_MOVE | {"at": "2023-11-14T22:13:20"}]}),
+    ("a huge threshold", {"tuning": SPLIT | {"threshold": {"value": 1e300, "reason": "", "message": ""}}}),
+    ("a limit below 0", {"tuning": SPLIT | {"longMaxWait": {"value": -5, "reason": "", "message": ""}}}),
+)
+
+
+@pytest.mark.parametrize("written", [status for _, status in NONSENSE], ids=[name for name, _ in NONSENSE])
+async def test_nonsense_that_somebody_writes_into_a_status_is_forgotten(world: World, written: Object) -> None:
+    """The fleet runs on as it did, under the same generation."""
+    await world.turn()
+    world.rewatch()
+    world.api.objects[("prefillpolicies", "chat")]["status"] |= written
+    world.watch()
+    await world.turn()
+    assert world.status()["Accepted"] == ("True", "Accepted")
+    assert world.api.objects[("prefillpolicies", "chat")]["status"]["effective"] == {"policy": "FCFS", "generation": 1}
+    assert world.outcomes == [Outcome.WRITTEN, Outcome.WRITTEN]
 
 
 CREATED = [
@@ -106,8 +130,11 @@ async def test_a_fault_of_the_operator_is_one_fleets_condition(world: World, mon
         patch.setattr("prefleet_operator.app.reconcile.decide", broken)
         with pytest.raises(WorkFailedError):
             await world.turn()
+        with pytest.raises(WorkFailedError):
+            await world.turn()
     assert world.status() == {"Accepted": ("Unknown", "ReconcileFailed")}
-    assert world.outcomes == [Outcome.FAILED]
+    assert world.outcomes == [Outcome.FAILED, Outcome.FAILED]
+    assert [write for write in world.api.writes if write.startswith("event")] == ["event ReconcileFailed"]
     await world.turn()
     assert world.status()["Accepted"] == ("True", "Accepted")
 
@@ -215,6 +242,22 @@ async def test_ready_pods_are_measured_before_anything_is_decided(world: World) 
     assert await world.turn() == []
 
 
+async def test_a_fleet_of_another_source_waits_for_that_ones_reading(world: World) -> None:
+    """Under the new spec the reading of the old source would be told as the new one's, fresh and well."""
+    world.cluster.pods.put(PodRecord.of(POD))
+    world.readings.put("uid-chat", FleetReading(FleetMetrics(lengths=Sample(LENGTHS, NOW))), NOW)
+    await world.turn()
+    assert world.status()["MetricsAvailable"] == ("True", "MetricsFresh")
+    world.api.objects[("prefillpolicies", "chat")]["spec"]["metricsSource"] = "cluster"
+    world.api.objects[("prefillpolicies", "chat")]["metadata"]["generation"] = 2
+    world.watch()
+    assert await world.turn() == []
+    assert world.readings.asked.is_set()
+    world.readings.put("uid-chat", FleetReading(FleetMetrics(lengths=Missing("it is down."))), NOW, "cluster")
+    await world.turn()
+    assert world.status()["MetricsAvailable"] == ("False", "UnknownMetricsSource")
+
+
 async def test_a_wrong_spec_is_said_after_a_restart_too_though_nobody_measures_its_pods(world: World) -> None:
     """As when a new release refuses what an old one took: to wait for a reading would be to wait for ever."""
     world.cluster.pods.put(PodRecord.of(POD))
@@ -245,25 +288,6 @@ async def test_a_lost_lease_ends_the_turn_without_a_word_of_a_fault(world: World
 def test_merge_patches_turn_one_value_into_the_other(old: Object, new: Object, patch: Object) -> None:
     assert merge_patch(old, new) == patch
     assert patched(old, patch) == new
-
-
-FRESH = Sample(3, NOW - 5)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "held"),
-    [
-        pytest.param(FRESH, Missing("no answer"), FRESH, id="one failed scrape proves nothing"),
-        pytest.param(Sample(3, NOW - HOLD_S), Missing("no"), Missing("no"), id="a long silence is missing"),
-        pytest.param(None, Missing("no"), Missing("no"), id="what was never known is missing"),
-        pytest.param(FRESH, Stale(3, NOW - 5), FRESH, id="a report just now stale stands"),
-        pytest.param(FRESH, Stale(3, NOW - 99), Stale(3, NOW - 99), id="a long stale one does not"),
-        pytest.param(FRESH, Sample(4, NOW), Sample(4, NOW), id="a new report replaces the old one"),
-    ],
-)
-def test_reports_are_held_for_a_while(before: Reading[int] | None, after: Reading[int], held: Reading[int]) -> None:
-    known = {} if before is None else {"pod": before}
-    assert hold_generations(known, {"pod": after}, NOW) == {"pod": held}
 
 
 @pytest.mark.parametrize(("warning", "same"), [(True, True), (False, False)], ids=["a warning", "good news"])

@@ -45,7 +45,8 @@ class Loaded:
         world.now += after_s
         gone = RoleLoad(arrivals=Missing("Prometheus did not answer."))
         loads = {Role.PREFILL: gone if work is None else load_of(work, world.now)}
-        world.readings.put("uid-chat", FleetReading(loads=loads), world.now)
+        source = world.api.objects[POLICY]["spec"].get("metricsSource", "PodScrape")
+        world.readings.put("uid-chat", FleetReading(loads=loads), world.now, source)
         written: list[str] = []
         while more := await world.turn():
             written += more

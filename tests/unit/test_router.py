@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from prefleet_operator.api import InvalidSpecError, Role, parse_spec
+from prefleet_operator.api import InvalidSpecError, PrefillPolicyStatus, Role, parse_spec
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.records import ChildRecord, PodRecord
+from prefleet_operator.core.events import condition_events
 from prefleet_operator.core.observed import PodTrouble, PodView, RouterView, Sample
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.status import Facts, Verdict, judge_ready
+from prefleet_operator.core.status import Facts, Verdict, judge_ready, merge_conditions
 from prefleet_operator.render import router_warnings
 from prefleet_operator.render.router_command import retry_arguments, router_command
 
@@ -47,6 +48,17 @@ def test_a_router_comes_last_as_a_deployment_and_a_service_on_the_engines_port()
     labels = rendered["Deployment/chat-router"]["spec"]["template"]["metadata"]["labels"]
     assert service["selector"].items() <= labels.items()
     assert [port["port"] for port in service["ports"]] == [8000]
+
+
+@pytest.mark.parametrize(("replicas", "protected"), [(1, False), (2, True)], ids=["a single one", "of two one stays"])
+def test_a_drain_takes_the_pods_of_a_router_one_by_one(replicas: int, protected: bool) -> None:
+    rendered = render(with_router(SIMULATOR, replicas=replicas))
+    budgets = {name: item["spec"] for name, item in rendered.items() if name == "PodDisruptionBudget/chat-router"}
+    assert bool(budgets) is protected
+    labels = rendered["Deployment/chat-router"]["spec"]["template"]["metadata"]["labels"]
+    for spec in budgets.values():
+        assert spec["selector"]["matchLabels"].items() <= labels.items()
+        assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
 
 
 def test_the_roles_and_the_router_never_select_each_others_pods() -> None:
@@ -220,6 +232,9 @@ def test_a_router_that_cannot_balance_is_warned_of(spec: dict[str, Any], warned:
 # Ready.
 
 
+NO_IMAGE = PodTrouble(Reason.IMAGE_UNAVAILABLE, "pod chat-router-1: no image")
+
+
 def judge(router: RouterView | None, ready: bool = True, **fields: Any) -> Verdict:
     pod = PodView("a", Role.MIXED, "10.0.0.1", ready, ready_since_s=NOW, reported_generation=Sample(1, NOW))
     spec = parse_spec(with_router(SIMULATOR, **fields))
@@ -233,24 +248,65 @@ def judge(router: RouterView | None, ready: bool = True, **fields: Any) -> Verdi
         pytest.param(judge(None), "False", "RouterNotReady", "0 of 1 pods", id="no Deployment yet"),
         pytest.param(judge(RouterView(1), replicas=2), "False", "RouterNotReady", "1 of 2", id="one of two"),
         pytest.param(
-            judge(RouterView(0, "quota exceeded.")), "False", "RouterNotReady", "(quota exceeded)", id="it is stuck"
+            judge(RouterView(0, "quota exceeded.")), "False", "RolloutStuck", "(quota exceeded)", id="it is stuck"
         ),
         pytest.param(
-            judge(RouterView(0, "late", refused="quota exceeded.")), "False", "RouterNotReady", "make more (quota",
+            judge(RouterView(0, "late", refused="quota exceeded.")), "False", "PodsRefused", "make more (quota",
             id="its pods are refused",
         ),
         pytest.param(
-            judge(RouterView(0, trouble=PodTrouble(Reason.IMAGE_UNAVAILABLE, "pod chat-router-1: no image"))),
-            "False", "RouterNotReady", "0 of 1 pods ready (pod chat-router-1: no image)",
+            judge(RouterView(0, trouble=NO_IMAGE)),
+            "False", "ImageUnavailable", "0 of 1 pods ready (pod chat-router-1: no image)",
             id="its pod says what ails it",
         ),
         pytest.param(judge(RouterView(0), ready=False), "False", "PodsNotReady", "0 of 1 mixed", id="engines first"),
+        pytest.param(
+            judge(RouterView(1, trouble=NO_IMAGE)), "True", "ImageUnavailable", "no new router takes the place of",
+            id="another behind the one that serves cannot start",
+        ),
+        pytest.param(
+            judge(RouterView(1, "deadline exceeded.")), "False", "RolloutStuck", "(deadline exceeded); 1 of 1 pods",
+            id="nor ever did",
+        ),
         pytest.param(judge(RouterView(2)), "True", "PodsReady", "1 router", id="one more while it rolls"),
     ],
 )  # fmt: skip
 def test_the_router_counts_in_ready(verdict: Verdict, status: str, reason: str, words: str) -> None:
     assert (verdict.status, verdict.reason) == (status, reason)
     assert words in verdict.message
+
+
+def in_turn(*turns: tuple[Verdict, int]) -> list[list[tuple[str, bool]]]:
+    """The events of verdicts of Ready that follow each other, each with the generation of its spec."""
+    status, told = PrefillPolicyStatus(), []
+    for verdict, generation in turns:
+        conditions = merge_conditions(status.conditions, [verdict], generation, NOW)
+        after = PrefillPolicyStatus(conditions=conditions)
+        told.append([(event.reason.value, event.warning) for event in condition_events(status, after)])
+        status = after
+    return told
+
+
+STARTS, READY, GONE = judge(RouterView(1), ready=False), judge(RouterView(1)), judge(RouterView(0))
+
+
+@pytest.mark.parametrize(
+    ("turns", "last"),
+    [
+        pytest.param([(STARTS, 1), (GONE, 1)], [], id="ordinary while a fleet starts"),
+        pytest.param([(GONE, 1)], [], id="and where the operator looks for the first time"),
+        pytest.param([(READY, 1), (GONE, 1)], [("RouterNotReady", True)], id="an outage once it has served"),
+        pytest.param([(READY, 1), (GONE, 1), (GONE, 1)], [], id="which is told once"),
+        pytest.param([(READY, 1), (GONE, 1), (READY, 1)], [("PodsReady", False)], id="and its end"),
+        pytest.param([(READY, 1), (GONE, 2)], [("RouterNotReady", False)], id="what a new spec brings must start"),
+        pytest.param(
+            [(STARTS, 1), (GONE, 1), (judge(RouterView(0, trouble=NO_IMAGE)), 1)], [("ImageUnavailable", True)],
+            id="one that cannot start warns whenever that is known",
+        ),
+    ],
+)  # fmt: skip
+def test_the_events_of_a_router(turns: list[tuple[Verdict, int]], last: list[tuple[str, bool]]) -> None:
+    assert in_turn(*turns)[-1] == last
 
 
 @pytest.mark.parametrize(("role", "ready"), [("router", 2), ("mixed", 0)])

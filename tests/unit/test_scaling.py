@@ -39,7 +39,7 @@ SPEC = parse_spec(
 )
 GROWS = RoleSize(P, 5, Reason.DEMAND, "5 prefill pods, 5 needed: workPerSecond 4.2", {"needed": 5, "byGap": math.inf})
 STAYS = RoleSize(D, 1, Reason.DECODE_LOAD, "1 decode pods, 1 needed: byKV 0.3", {"needed": 1})
-BLIND = RoleSize(D, 1, Reason.METRICS_STALE, "1 decode pods stay: KV use: the last reading is of 1700000000")
+BLIND = RoleSize(D, 1, Reason.METRICS_STALE, "1 decode pods stay: KV use: the last reading is of 2023-11-14T22:13:20Z")
 UNLEARNT = RoleSize(P, 3, Reason.LEARNING_CAPACITY, "3 prefill pods stay: no pod has yet been busy")
 
 
@@ -94,12 +94,6 @@ def test_a_number_that_nobody_follows_is_said(actuator: Actuator, has: int, afte
         assert verdict.status.value == "False"
         assert verdict.message.startswith("There are 3 of 5 prefill pods: ")
         assert "has not followed in 180 seconds; kubectl describe " in verdict.message
-
-
-def test_a_time_that_is_none_says_nothing_of_who_follows() -> None:
-    told = to_status(replace(STATE, actuator=Actuator.HPA), None, NOW)
-    spoilt = told.model_copy(update={"roles": [told.roles[0].model_copy(update={"moved_at": "soon"}), told.roles[1]]})
-    assert judge_scaling(spoilt, SPEC, NOW + 1000).reason is Reason.DEMAND
 
 
 def limited(reason: Reason, desired: int, needed: int) -> RoleSize:

@@ -350,6 +350,36 @@ WAITS = [
         False,
     ),
     (
+        "waits from under another threshold move nothing",
+        waits(*[1.0] * 59),
+        0,
+        replace(RUNNING, long_max_wait_s=4.0, threshold_moved_at_s=int(NOW) - 299),
+        {},
+        4.0,
+        Reason.COOLING_DOWN,
+        False,
+    ),
+    (
+        "once the window holds none of them it moves",
+        waits(*[1.0] * 59),
+        0,
+        replace(RUNNING, long_max_wait_s=4.0, threshold_moved_at_s=int(NOW) - 300),
+        {},
+        5.6,
+        Reason.WAIT_FROM_LONG_WAITS,
+        False,
+    ),
+    (
+        "the first limit waits for no window",
+        waits(*[1.0] * 59),
+        0,
+        replace(TUNED, threshold_moved_at_s=JUST_NOW),
+        {},
+        5.6,
+        Reason.WAIT_FROM_LONG_WAITS,
+        False,
+    ),
+    (
         "an SLO that the user has lowered cuts the limit at once",
         Missing("no answer"),
         0,
@@ -455,6 +485,13 @@ def test_advice_is_reported_and_moves_nothing(scheduling):
     decision, memory = decide(BUSY, make_spec(scheduling, ADVISE), TunerMemory(), NOW)
     assert (decision.advised_policy, decision.threshold_finding.value, memory.threshold) == (SRF, 1218, 1218)
     assert not decision.moved
+
+
+def test_what_a_fleet_under_fcfs_would_run_is_remembered_and_is_no_move():
+    longer = [8 * length for length in EQUAL]
+    decision, memory = decide(seen(fresh(longer)), make_spec(), replace(TUNED, policy=FCFS), NOW)
+    assert (decision.policy, memory.threshold) == (FCFS, 2 * TUNED.threshold)
+    assert decision.moves == ()
 
 
 @pytest.mark.parametrize("policy", ["FCFS", "HRRN", "PromoteShortest"])

@@ -1,13 +1,14 @@
 """The tuner over many cycles: it settles, it keeps its limits whatever it sees, and a restart changes nothing."""
 
 import json
+import math
 import random
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, TuningStatus
+from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy, TunedValue, TuningStatus
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, Sample, Stale
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.threshold import study_lengths
@@ -26,7 +27,7 @@ WAIT_BOUNDS = tuple(2.0 ** (step / 4) for step in range(-40, 45))
 def through_status(decision: TuningDecision, memory: TunerMemory) -> TunerMemory:
     """The memory as the API server gives it back to an operator that has restarted."""
     text = json.dumps(to_status(decision, memory).to_resource())
-    return recall(TuningStatus.model_validate_json(text), None, now=0.0)
+    return recall(TuningStatus.model_validate_json(text), None, now=START + 1e6)
 
 
 def run(spec: PrefillPolicySpec, metrics: list[FleetMetrics], restarts: bool = False) -> Iterator[TuningDecision]:
@@ -88,6 +89,23 @@ def test_a_restart_in_every_cycle_changes_nothing():
     straight = list(run(spec, drifting))
     assert list(run(spec, drifting, restarts=True)) == straight
     assert {move.name for decision in straight for move in decision.moves} == {"policy", "threshold", "longMaxWait"}
+
+
+def found_short(*wait_s: float) -> list[bool]:
+    """Whether capacity is found short, cycle by cycle, of a fleet whose long requests wait so long, after a restart in
+    each; 0.6 of the SLO, 4.8 s, is the most that leaves a range for the limit."""
+    lengths = demo_mix(1000, seed=1)
+    windows = [busy(lengths, [])] + [busy(lengths, [each] * 80) for each in wait_s]
+    return [decision.capacity_limited for decision in run(make_spec(), windows, restarts=True)][1:]
+
+
+def test_a_fleet_at_the_edge_of_its_capacity_does_not_flap():
+    """Each turn of it would be an Event, and a lastTransitionTime, for CapacityLimited and for Tuned."""
+    assert found_short(*[5.5, 4.2] * 10) == [True] * 20
+
+
+def test_capacity_suffices_again_once_a_quarter_more_would_leave_a_range():
+    assert found_short(4.2, 5.5, 4.2, 3.0, 4.2) == [False, True, True, False, False]
 
 
 LENGTHS = st.builds(
@@ -223,6 +241,24 @@ LIVE = RuntimePolicy(generation=7, policy=PolicyName.SHORT_REQUEST_FIRST, thresh
             id="a memory of another version is not understood, and what is live is adopted",
         ),
         pytest.param(TuningStatus(), LIVE, TunerMemory(), id="an empty status is a memory too"),
+        *(
+            pytest.param(
+                TuningStatus(**{name: TunedValue(value=value, reason="", message="")}), None, TunerMemory(), id=why
+            )
+            for name, value, why in (
+                ("threshold", 0, "a threshold of no token is lost"),
+                ("threshold", 1e300, "nor is one remembered that no engine could be told"),
+                ("threshold", math.nan, "or one that is no number"),
+                ("long_max_wait", -5, "or a limit below 0"),
+                ("long_max_wait", math.inf, "or one without end"),
+            )
+        ),
+        pytest.param(
+            TuningStatus(threshold=TunedValue(value=9, reason="", message="", moved_at="9999-01-01T00:00:00Z")),
+            None,
+            TunerMemory(threshold=9, threshold_moved_at_s=int(START)),
+            id="what will have moved has moved now, so that its cooldown ends",
+        ),
     ],
 )
 def test_recall(status, live, memory):

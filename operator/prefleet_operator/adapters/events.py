@@ -5,9 +5,10 @@ the numbers), the Event's series counts it, at most once a minute. Good news kee
 lets no Event change its words: "generation 1, four times" would be no news of generation 4. Names are
 deterministic, so that a restarted operator, or another one, counts on in the same Event.
 
-Whatever a fleet does, it gets at most `BURST` new Events at once and one more each `REFILL_S` after that: since an API
-server forgets an Event an hour after its last change, no more than `BURST + 12` are there that do not repeat. What
-exceeds that, and what cannot be written, is logged and given up: conditions, not Events, are the record.
+Whatever a fleet does, it gets at most `BURST` new Events of each type at once and one more each `REFILL_S` after that:
+since an API server forgets an Event an hour after its last change, no more than `BURST + 12` of a type are there that
+do not repeat, and news of a fleet that scales all day takes no Event from a warning. What exceeds that, and what cannot
+be written, is logged and given up: conditions, not Events, are the record.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 CONTROLLER = f"{GROUP}/operator"
 REPEAT_INTERVAL_S = 60.0
-MAX_NOTE = 1000
+MAX_NOTE_BYTES = 1024
+"""Of an Event's note in UTF-8; an API server refuses an Event whose note is longer."""
 MAX_NAME = 230
 """Of an object's name in that of an Event, which may have 253 characters."""
 MAX_REMEMBERED = 10_000
@@ -57,7 +59,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Budget:
-    """New Events that a policy may still have, as of `at_s`."""
+    """New Events of one type that a policy may still have, as of `at_s`."""
 
     left: float
     at_s: float
@@ -80,7 +82,7 @@ class Recorder:
         self._instance = instance
         self._now = now
         self._seen: dict[tuple[str, str], _Seen] = {}
-        self._budgets: dict[str, _Budget] = {}
+        self._budgets: dict[tuple[str, bool], _Budget] = {}
 
     async def record(
         self, namespace: str, name: str, uid: str, event: Event, kind: tuple[str, str] = POLICY_KIND
@@ -94,7 +96,7 @@ class Recorder:
             seen.count += 1
             if now - seen.written_at_s < REPEAT_INTERVAL_S:
                 return
-        elif not self._budget(uid, now).take(now):
+        elif not self._budget(uid, event.warning, now).take(now):
             logger.info("%s/%s: no event, there were too many: %s", namespace, name, event.message)
             return
         try:
@@ -119,10 +121,10 @@ class Recorder:
             await self._kube.create(EVENTS, namespace, body)
             self._remember(namespace, name, 1, now)
 
-    def _budget(self, uid: str, now: float) -> _Budget:
+    def _budget(self, uid: str, warning: bool, now: float) -> _Budget:
         if len(self._budgets) >= MAX_REMEMBERED:
             self._budgets.clear()
-        return self._budgets.setdefault(uid, _Budget(float(BURST), now))
+        return self._budgets.setdefault((uid, warning), _Budget(float(BURST), now))
 
     def _remember(self, namespace: str, name: str, count: int, now: float) -> _Seen:
         if len(self._seen) >= MAX_REMEMBERED:
@@ -140,7 +142,7 @@ class Recorder:
             "action": "Reconcile",
             "type": "Warning" if event.warning else "Normal",
             "reason": event.reason.value,
-            "note": event.message[:MAX_NOTE],
+            "note": _note(event.message),
             "regarding": {
                 "apiVersion": subject.api_version,
                 "kind": subject.kind,
@@ -156,6 +158,14 @@ def event_name(about: str, uid: str, event: Event) -> str:
     words = wording(event.message) if event.warning else event.message
     digest = hashlib.sha256(f"{uid}/{event.reason}/{event.warning}/{words}".encode()).hexdigest()
     return f"{about[:MAX_NAME].rstrip('.-')}.{digest[:16]}"
+
+
+def _note(message: str) -> str:
+    """As much of the message as a note may hold, in whole characters."""
+    text = message.encode()
+    if len(text) <= MAX_NOTE_BYTES:
+        return message
+    return text[: MAX_NOTE_BYTES - 3].decode(errors="ignore") + "..."
 
 
 def _micro_time(at_s: float) -> str:

@@ -139,9 +139,10 @@ def combine(
     fresh = [(r.at_s, v) for _, r in pods if isinstance(r, Sample) and (v := pick(r.value)) is not None]
     if fresh:
         return Sample(merge([value for _, value in fresh]), min(at_s for at_s, _ in fresh))
-    stale = [(r.at_s, v) for _, r in pods if isinstance(r, Stale) and (v := pick(r.value)) is not None]
+    stale = [(r, v) for _, r in pods if isinstance(r, Stale) and (v := pick(r.value)) is not None]
     if stale:
-        return Stale(merge([value for _, value in stale]), min(at_s for at_s, _ in stale))
+        oldest = min((r for r, _ in stale), key=lambda r: r.at_s)
+        return Stale(merge([value for _, value in stale]), oldest.at_s, oldest.why)
     reasons = (_reason(pod, reading, name) for pod, reading in pods)
     return Missing(next(reasons, "the fleet has no pod whose queue could be measured"))
 
@@ -149,6 +150,8 @@ def combine(
 def _reason(pod: str, reading: Reading[PodMetrics], name: str) -> str:
     if isinstance(reading, Missing):
         return reading.reason
+    if isinstance(reading, Stale) and reading.why:
+        return reading.why
     return f"pod {pod} shows no finite value of {name} over the window yet"
 
 

@@ -67,13 +67,15 @@ class FleetReading:
 
     `generations`: by pod name, the one that its runtime reports; none of an engine without it. `pod_loads`: by pod name
     the requests in the engine, waiting, running or with KV that is kept for a decode pod; of an engine without the
-    runtime where the fleet is sized. `loads`: of the roles that have pods, of a fleet that is sized.
+    runtime where the fleet is sized. `loads`: of the roles that have pods, of a fleet that is sized. `missed_since_s`:
+    when the first reading in a row was taken that had no lengths; whoever keeps readings knows it, no source does.
     """
 
     metrics: FleetMetrics = field(default_factory=FleetMetrics)
     generations: Mapping[str, Reading[int]] = field(default_factory=dict)
     loads: Mapping[Role, RoleLoad] = field(default_factory=dict)
     pod_loads: Mapping[str, Reading[float]] = field(default_factory=dict)
+    missed_since_s: float | None = None
 
 
 class MetricsSource(Protocol):

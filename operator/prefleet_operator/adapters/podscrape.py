@@ -38,6 +38,8 @@ CONCURRENCY = 64
 MAX_ANSWER_BYTES = 1024 * 1024
 PodKey = tuple[str, str]
 
+_LOOK_AT = "look at its log, and for a NetworkPolicy that keeps the operator out"
+
 T = TypeVar("T")
 
 _BUCKETS = (*names.LENGTHS.values(), names.LONG_WAITS, names.PROMOTION_WAITS)
@@ -170,9 +172,12 @@ class PodScrape:
             async with limit:
                 body = await self._get(url)
         except TimeoutError:
-            raise ScrapeError(f"pod {pod.name} did not answer at {url} within {self._timeout_s:g} s") from None
+            raise ScrapeError(
+                f"pod {pod.name} did not answer at {url} within {self._timeout_s:g} s: {_LOOK_AT}"
+            ) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ScrapeError(f"pod {pod.name} cannot be scraped at {url} ({error or type(error).__name__})") from None
+            why = str(error) or type(error).__name__
+            raise ScrapeError(f"pod {pod.name} cannot be scraped at {url} ({why}): {_LOOK_AT}") from None
         page = _parse(body, pod.name, url, fleet)
         if fleet.engine is None and (names.GENERATION, "") not in page.tuning:
             raise ScrapeError(f"pod {pod.name} shows no {names.GENERATION} at {url}: check that it runs the runtime")
@@ -205,7 +210,7 @@ def _reading(page: _Page | str, found: T, at_s: float | None, window_s: float, n
     """A pod that did not answer keeps what was last `found` of it, as stale, for one window."""
     if not isinstance(page, str):
         return Sample(found, now)
-    return Missing(page) if at_s is None or now - at_s > window_s else Stale(found, at_s)
+    return Missing(page) if at_s is None or now - at_s > window_s else Stale(found, at_s, page)
 
 
 def _parse(body: bytes, pod: str, url: str, fleet: FleetQuery) -> _Page:

@@ -1,16 +1,18 @@
 """What the operator answers: `PrefillPolicyStatus`, bounded and complete.
 
 It carries what must be remembered between two starts of the operator (the tuner's part, versioned) as well as
-what people read. Times are RFC 3339 in UTC.
+what people read. Times are RFC 3339 in UTC. One that is none makes a status unreadable, and so lost: anybody may
+write a status, and what decides on times must not fail over them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from prefleet_operator.api.autoscaling import Actuator
 from prefleet_operator.api.base import Model
@@ -24,6 +26,15 @@ def _map_by(key: str) -> Any:
         max_length=16,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]},
     )
+
+
+def _checked_time(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f'"{text}" has no time zone')
+    return text
+
+
+Time = Annotated[str, AfterValidator(_checked_time)]
 
 
 class ConditionStatus(StrEnum):
@@ -58,7 +69,7 @@ class Condition(Model):
     """Why, in one word."""
     message: str
     """Why, in a sentence with the numbers that decided and what to do."""
-    last_transition_time: str
+    last_transition_time: Time
     """When the status last changed, RFC 3339 in UTC."""
     observed_generation: int
     """The metadata.generation of the spec that it was judged by."""
@@ -119,7 +130,7 @@ class TunedValue(Model):
     """Why it is what it is, in one word."""
     message: str
     """The evidence: the numbers that decided, in a sentence."""
-    moved_at: str | None = None
+    moved_at: Time | None = None
     """When it last moved, RFC 3339 in UTC."""
 
 
@@ -168,7 +179,7 @@ class RoleSizeStatus(Model):
     """Whether the role needs more than it may have."""
     numbers: dict[str, float] = {}
     """The numbers that decided, by name."""
-    moved_at: str | None = None
+    moved_at: Time | None = None
     """When desired last changed, RFC 3339 in UTC."""
 
 
@@ -188,7 +199,7 @@ class SizingStatus(Model):
 class Move(Model):
     """One past move of the effective policy."""
 
-    at: str
+    at: Time
     """When, RFC 3339 in UTC."""
     generation: int
     """The generation that it led to."""

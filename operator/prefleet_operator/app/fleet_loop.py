@@ -104,7 +104,8 @@ class FleetLoop:
         answers = await self._read(name, tuple(queries.values()))
         now = self._now()
         for uid, asked in queries.items():
-            self._readings.put(uid, answers.get(asked.key) or silent(asked, f"{name} said nothing of it."), now)
+            answer = answers.get(asked.key) or silent(asked, f"{name} said nothing of it.")
+            self._readings.put(uid, answer, now, name)
 
     async def _read(self, name: str, queries: Sequence[FleetQuery]) -> Mapping[str, FleetReading]:
         source = self._sources.get(name)

@@ -188,6 +188,7 @@ def gather(
             made_of={role: made_of(spec, role, policy.upgrade) for role in spec.sized_roles()},
             others=others,
         ),
+        missed_since_s=reading.missed_since_s,
     )
 
 

@@ -29,7 +29,7 @@ from prefleet_operator.adapters.kube import (
     RefusedError,
     TerminatingError,
 )
-from prefleet_operator.api import InvalidSpecError, PrefillPolicySpec, PrefillPolicyStatus, parse_spec
+from prefleet_operator.api import POD_SCRAPE, InvalidSpecError, PrefillPolicySpec, PrefillPolicyStatus, parse_spec
 from prefleet_operator.app.apply import Applier, Changes, merge_patch
 from prefleet_operator.app.claims import Overlaps
 from prefleet_operator.app.decision import Installation, decide
@@ -151,9 +151,10 @@ class Reconciler:
         await self._tell_what_stays(key, f"PrefillPolicy {key[1]} was deleted")
 
     def _waits_for_a_reading(self, policy: PolicyRecord) -> bool:
-        """Whether the sources will tell of the fleet's pods soon. Nobody asks them about a spec that is wrong, or that
+        """Whether the source will tell of the fleet's pods soon. Nobody asks it about a spec that is wrong, or that
         is refused for its pods."""
-        if self._readings.known(policy.uid) or not any(p.ready for p in self._cluster.fleet_pods(*policy.key)):
+        source = policy.spec.get("metricsSource", POD_SCRAPE)
+        if self._readings.known(policy.uid, source) or not any(p.ready for p in self._cluster.fleet_pods(*policy.key)):
             return False
         if self._overlaps.refusal(policy, self._now()) is not None:
             return False
@@ -239,7 +240,7 @@ class Reconciler:
     def _attempt(self, policy: PolicyRecord, spec: PrefillPolicySpec) -> Attempt:
         if not self._cluster.knows_attached(policy.namespace):
             raise ConflictError("the pods of a changed selector have not been listed yet: decide again")
-        reading = self._readings.of(policy.uid)
+        reading = self._readings.of(policy.uid, spec.metrics_source)
         known = self._sizings.of(policy.uid)
         decision = decide(policy, spec, self._cluster, reading, self._installation, self._now(), known)
         plan, objects = decision.plan, decision.objects

@@ -27,10 +27,10 @@ def condition_events(before: PrefillPolicyStatus, after: PrefillPolicyStatus) ->
         Event(
             reason=Reason(condition.reason),
             message=f"{condition.type.value} is {condition.status.value}: {condition.message}",
-            warning=_alarms(condition),
+            warning=_alarms(known, condition),
         )
         for condition in after.conditions
-        if _is_news(find_condition(before.conditions, condition.type), condition)
+        if _is_news(known := find_condition(before.conditions, condition.type), condition)
     )
 
 
@@ -48,14 +48,28 @@ _FAULTS = (
 )
 """Reasons of Ready that waiting alone does not mend. That pods are not ready yet is ordinary."""
 
+_ALWAYS_NEWS = (*NOT_SCALED, Reason.RECONCILE_FAILED)
+"""Reasons that are a fault whatever the condition's status; over the latter it is Unknown."""
 
-def _alarms(condition: Condition) -> bool:
-    if condition.type in _NEVER_FALSE:
-        return condition.status is ConditionStatus.FALSE
-    if condition.type in _NEVER_TRUE:
-        return condition.status is ConditionStatus.TRUE
-    faulty = condition.type is ConditionType.READY and condition.reason in _FAULTS
-    return faulty or condition.reason in NOT_SCALED
+
+def _alarms(before: Condition | None, after: Condition) -> bool:
+    """Whether a condition is what it never should be, or became so: a router that is not ready yet is as ordinary as
+    pods that are not, but one that was, under the same spec, has taken the fleet from its clients."""
+    if after.reason in _ALWAYS_NEWS:
+        return True
+    if after.type in _NEVER_FALSE:
+        return after.status is ConditionStatus.FALSE
+    if after.type in _NEVER_TRUE:
+        return after.status is ConditionStatus.TRUE
+    if after.type is ConditionType.READY:
+        return after.reason in _FAULTS or (after.reason == Reason.ROUTER_NOT_READY and _served(before, after))
+    return False
+
+
+def _served(before: Condition | None, after: Condition) -> bool:
+    if before is None or before.observed_generation != after.observed_generation:
+        return False
+    return before.status is ConditionStatus.TRUE
 
 
 def _is_news(before: Condition | None, after: Condition) -> bool:
@@ -63,7 +77,7 @@ def _is_news(before: Condition | None, after: Condition) -> bool:
 
     What should never be True is news when it ends too, but not when it only becomes known that it is not so.
     """
-    if _alarms(after):
+    if _alarms(before, after):
         same = before is not None and (before.status, before.reason) == (after.status, after.reason)
         return not same
     if before is None or before.status is after.status or after.status is ConditionStatus.UNKNOWN:

@@ -33,7 +33,12 @@ def hold_moves(
         finding = _held(decision.threshold_finding, before.threshold, reason, told)
         decision = replace(decision, threshold_finding=finding)
     if "longMaxWait" in held:
-        memory = replace(memory, long_max_wait_s=before.long_max_wait_s, wait_moved_at_s=before.wait_moved_at_s)
+        memory = replace(
+            memory,
+            long_max_wait_s=before.long_max_wait_s,
+            wait_moved_at_s=before.wait_moved_at_s,
+            capacity_limited=False,  # As its finding will say, which names what holds it instead.
+        )
         decision = replace(decision, wait_finding=_held(decision.wait_finding, before.long_max_wait_s, reason, told))
     policy = memory.policy if memory.policy is not None and memory.threshold is not None else SchedulingPolicy.FCFS
     decision = replace(

@@ -25,10 +25,11 @@ class Sample(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Stale(Generic[T]):
-    """The last reading of a series that has stopped moving forward in time."""
+    """The last reading of a series that has stopped moving forward in time; `why`: in a sentence, if it is known."""
 
     value: T
     at_s: float
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

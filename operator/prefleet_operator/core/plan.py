@@ -34,16 +34,9 @@ from prefleet_operator.api import (
 from prefleet_operator.core.attached import judge_attached_ready
 from prefleet_operator.core.events import Event, condition_events
 from prefleet_operator.core.health import judge_capacity, judge_degraded
+from prefleet_operator.core.measured import is_brief_gap, judge_metrics, pass_over
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
-from prefleet_operator.core.observed import (
-    FleetMetrics,
-    HistogramSnapshot,
-    Missing,
-    PodView,
-    Reading,
-    RouterView,
-    Stale,
-)
+from prefleet_operator.core.observed import FleetMetrics, PodView, RouterView
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restart_budget import within_budget
 from prefleet_operator.core.runtime_policy import to_fleet_policy, to_scheduling_policy
@@ -70,10 +63,6 @@ from prefleet_operator.core.tune_or_scale import decide_together
 from prefleet_operator.core.tuner import decide
 from prefleet_operator.core.tuning import TunerMemory, TuningDecision, format_time, recall, settle, to_status
 
-FIRST_METRICS_S = 60
-"""How long a pod may serve before its metrics are missed: two scrapes at Prometheus's usual interval."""
-
-
 UNTAKEN_S = 60
 """How long a controller may take to notice an object: it usually takes less than one second."""
 
@@ -98,7 +87,8 @@ class Situation:
     `spec`: with the live replicas of roles whose number somebody else's autoscaler sets (`sizing.others`).
     `stuck`: by role, why its rollout makes no progress; `refused`: why the cluster refuses to make its pods; `untaken`:
     since when its pods wait for a controller to take notice. `warnings`: what the engine has to say of the spec.
-    `sizing`: what the sizes of a fleet that is autoscaled rest on.
+    `sizing`: what the sizes of a fleet that is autoscaled rest on. `missed_since_s`: when the first reading in a row
+    was taken that had no lengths.
     """
 
     spec: PrefillPolicySpec
@@ -115,6 +105,7 @@ class Situation:
     warnings: tuple[str, ...] = ()
     router: RouterView | None = None
     sizing: SizingView = field(default_factory=SizingView)
+    missed_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +225,9 @@ def _next_status(
     now: float,
 ) -> PrefillPolicyStatus:
     previous, effective = situation.status, describe_effective(policy)
-    tuning = settle(previous.tuning, to_status(decision, memory))
+    lengths, missed_since_s = situation.metrics.lengths, situation.missed_since_s
+    brief = is_brief_gap(lengths, missed_since_s, previous.conditions, situation.generation, now)
+    tuning = settle(previous.tuning, to_status(decision, memory), brief)
     history = list(previous.history)
     if previous.effective is None or previous.effective.generation != effective.generation:
         history = record_move(history, _move(situation, decision, effective, now))
@@ -249,18 +242,19 @@ def _next_status(
         router=situation.router,
         refused=situation.refused,
     )
-    verdicts = (
+    verdicts: tuple[Verdict, ...] = (
         judge_accepted(situation),
         judge_ready(facts) if situation.spec.attach is None else judge_attached_ready(facts),
         judge_started(facts) if situation.spec.engine.told_at_start else judge_policy_active(facts),
-        judge_metrics(situation, facts),
+        judge_metrics(lengths, missed_since_s, situation.sources, facts),
         judge_tuned(decision, noisy=tuning == previous.tuning),
         *_judge_sizes(situation, decision, autoscaling, tuning == previous.tuning, now),
         judge_degraded(situation.metrics.degradations, situation.spec, previous.conditions),
     )
     # What is not judged stays as it was: so a condition that is no more is taken out.
     lasting = [each for each in previous.conditions if autoscaling or each.type is not ConditionType.SCALING_ACTIVE]
-    conditions = merge_conditions(lasting, verdicts, situation.generation, now)
+    told_now = pass_over(verdicts, lasting) if brief else verdicts
+    conditions = merge_conditions(lasting, told_now, situation.generation, now)
     roles = role_statuses(facts)
     return status.model_copy(
         update={
@@ -302,37 +296,6 @@ def _never_taken(situation: Situation, now: float) -> dict[Role, str]:
     }
 
 
-def judge_metrics(situation: Situation, facts: Facts) -> Verdict:
-    """MetricsAvailable: the lengths of the fleet's requests are known freshly."""
-    source = situation.spec.metrics_source
-    kind = ConditionType.METRICS_AVAILABLE
-    if source not in situation.sources:
-        message = (
-            f'There is no metrics source "{source}": name one of {", ".join(situation.sources)}, '
-            "or ask the installer to add it to metricsSources."
-        )
-        return Verdict(kind, FALSE, Reason.UNKNOWN_METRICS_SOURCE, message)
-    if not any(pod.role is not Role.DECODE for pod in facts.ready_pods()):
-        message = f"No prefill pod is ready, so {source} has nothing to read."
-        return Verdict(kind, UNKNOWN, Reason.NO_READY_PODS, message)
-    reading: Reading[HistogramSnapshot] = situation.metrics.lengths
-    if isinstance(reading, Missing):
-        message = f"{source} has no request lengths: {reading.reason}"
-        outcome = UNKNOWN if _just_ready(facts) else FALSE
-        return Verdict(kind, outcome, Reason.METRICS_MISSING, message, noisy=True)
-    if isinstance(reading, Stale):
-        age_s = round(facts.now - reading.at_s)
-        message = f"{source} answers, but its request lengths are {age_s} seconds old: see whether it still scrapes."
-        return Verdict(kind, FALSE, Reason.METRICS_STALE, message, noisy=True)
-    return Verdict(kind, TRUE, Reason.METRICS_FRESH, f"{source} answers with fresh request lengths.")
-
-
-def _just_ready(facts: Facts) -> bool:
-    """Whether some pod has been ready for so short that it need not have been measured yet."""
-    newest = max((pod.ready_since_s or 0 for pod in facts.ready_pods()), default=0)
-    return facts.now - newest < FIRST_METRICS_S
-
-
 def judge_tuned(decision: TuningDecision, noisy: bool) -> Verdict:
     """Tuned: the values that run, or that are advised, rest on evidence or on a pin.
 
@@ -358,27 +321,32 @@ def _move(situation: Situation, decision: TuningDecision, effective: EffectiveSt
 
 
 def _why(situation: Situation, decision: TuningDecision, effective: EffectiveStatus) -> tuple[Reason, str]:
-    """Why this generation is another than the last one in status."""
-    setting = describe_setting(effective)
-    if situation.live is None:
-        if situation.status.effective is not None and situation.status.observed_generation != situation.generation:
-            return Reason.SPEC_CHANGED, f"The spec changed; a policy ConfigMap is written with {setting}."
-        if situation.status.effective is not None:
-            return Reason.DRIFT_CORRECTED, f"The policy ConfigMap was deleted; it is there again with {setting}."
+    """Why this generation is another than the last one in status.
+
+    What the tuner has moved goes before what else has happened to the ConfigMap: under another name it would not count
+    as the restart that it may be (`restart_budget`), nor be told.
+    """
+    setting, live, known = describe_setting(effective), situation.live, situation.status.effective
+    if live is None and known is None:
         return Reason.FLEET_CREATED, f"The fleet starts with {setting}."
-    if not situation.live.ours:
-        return (
-            Reason.DRIFT_CORRECTED,
-            f"The policy ConfigMap was changed by someone else; it is {setting} again.",
-        )
-    if situation.live.generation == effective.generation:
-        return (
-            Reason.ADOPTED,
-            f"The status did not know what the policy ConfigMap says: {setting} is adopted.",
-        )
+    if live is not None and live.ours and live.generation == effective.generation:
+        return Reason.ADOPTED, f"The status did not know what the policy ConfigMap says: {setting} is adopted."
+    drift = _drift(live, setting)
     if decision.moves:
-        return decision.moves[0].reason, " ".join(dict.fromkeys(move.message for move in decision.moves))
+        told = " ".join(dict.fromkeys(move.message for move in decision.moves))
+        return decision.moves[0].reason, f"{told}. {drift}" if drift else told
+    if live is None and situation.status.observed_generation != situation.generation:
+        return Reason.SPEC_CHANGED, f"The spec changed; a policy ConfigMap is written with {setting}."
+    if drift:
+        return Reason.DRIFT_CORRECTED, drift
     return Reason.SPEC_CHANGED, f"The spec changed; the fleet runs {setting}."
+
+
+def _drift(live: LivePolicy | None, setting: str) -> str:
+    """What somebody else has done to the ConfigMap; "" if nothing."""
+    if live is None:
+        return f"The policy ConfigMap was deleted; it is there again with {setting}."
+    return "" if live.ours else f"The policy ConfigMap was changed by someone else; it is {setting} again."
 
 
 def describe_setting(effective: EffectiveStatus) -> str:

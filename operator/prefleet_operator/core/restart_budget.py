@@ -5,7 +5,9 @@ once the budget is spent, what the tuner would move stays as it is, and its find
 decision moves together, threshold and wait limit, is one restart.
 
 What a user changes is never held, nor counted: pins, another policy, and a lower SLO, which cuts the limit at once.
-A history is bounded, so moves that many changes of the user's have pushed out of it are forgotten.
+Every other generation counts, whatever it is called: one that is adopted was begun by an operator that ended before it
+could say why, and one that puts a ConfigMap right has replaced the pods as well. A history is bounded, so moves that
+many changes of the user's have pushed out of it are forgotten.
 """
 
 from __future__ import annotations
@@ -19,16 +21,7 @@ from prefleet_operator.core.tuning import TunerMemory, TuningDecision, format_ti
 
 DAY_S = 24 * 3600
 
-_NOT_THE_TUNERS = frozenset(
-    reason.value
-    for reason in (
-        Reason.FLEET_CREATED,
-        Reason.SPEC_CHANGED,
-        Reason.DRIFT_CORRECTED,
-        Reason.ADOPTED,
-        Reason.SLO_LOWERED,
-    )
-)
+_THE_USERS = frozenset(reason.value for reason in (Reason.FLEET_CREATED, Reason.SPEC_CHANGED, Reason.SLO_LOWERED))
 
 
 def within_budget(
@@ -51,7 +44,7 @@ def _spent(budget: int, history: Sequence[Move], now: float) -> str | None:
     """Why nothing may be restarted now, as the end of a sentence; None if something may."""
     if budget == 0:
         return "tuning.restartBudget is 0: nothing is restarted for it"
-    times = sorted(parse_time(move.at) for move in history if move.reason not in _NOT_THE_TUNERS)
+    times = sorted(parse_time(move.at) for move in history if move.reason not in _THE_USERS)
     recent = [at_s for at_s in times if now - at_s < DAY_S]
     if len(recent) < budget:
         return None

@@ -57,10 +57,7 @@ def judge_scaling(
 
 def _is_late(size: RoleSizeStatus, spec: PrefillPolicySpec, now: float, before: SizingState | None) -> bool:
     """Whether a number stands, and is not what there is, both for longer than it takes to be followed."""
-    try:
-        moved_s = None if size.moved_at is None else parse_time(size.moved_at)
-    except ValueError:  # Anybody may write a status.
-        return False
+    moved_s = None if size.moved_at is None else parse_time(size.moved_at)
     apart_s = 0.0 if before is None else before.apart.get(size.name, now)
     late = moved_s is not None and now - max(moved_s, apart_s) >= FOLLOWED_S
     return late and size.reason != Reason.SCALED_BY_ANOTHER and spec.roles()[size.name].replicas != size.desired

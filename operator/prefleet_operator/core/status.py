@@ -183,25 +183,41 @@ def tell_trouble(troubled: Sequence[PodView]) -> str:
 
 
 def _count_router(router: RouterView, behind: Mapping[Role, int], ready: Verdict) -> Verdict:
-    """The pods of all roles are ready; so must those be through which clients reach them."""
+    """The pods of all roles are ready; so must those be through which clients reach them.
+
+    What the cluster or a pod itself says of the fault comes first, as for the pods of roles, and names the reason.
+    """
     serving = ", ".join(f"{replicas} {role.value}" for role, replicas in behind.items())
-    if router.ready >= router.wanted:
-        told = f"All pods are ready: {serving}, {router.wanted} router."
-        return replace(ready, message=told) if ready.reason is Reason.PODS_READY else ready
-    message = (
-        f"The router has {router.ready} of {router.wanted} pods ready{_why_no_router(router)}, "
-        f"though {serving} pods serve behind it: look at the events and logs of the router's pods."
-    )
-    return _ready(FALSE, Reason.ROUTER_NOT_READY, message)
-
-
-def _why_no_router(router: RouterView) -> str:
-    """What the cluster or a pod itself says comes first, as for the pods of roles."""
-    if router.refused:
-        return f"; the cluster refuses to make more ({router.refused.rstrip('.')})"
+    if router.ready < router.wanted:
+        reason, why = _why_no_router(router)
+        message = (
+            f"The router has {router.ready} of {router.wanted} pods ready{why}, "
+            f"though {serving} pods serve behind it: look at the events and logs of the router's pods."
+        )
+        return _ready(FALSE, reason, message)
+    if router.stuck:
+        message = (
+            f"The rollout of the router makes no progress ({router.stuck.rstrip('.')}); "
+            f"{router.ready} of {router.wanted} pods serve: look at the events and logs of those that are not ready."
+        )
+        return _ready(FALSE, Reason.ROLLOUT_STUCK, message)
+    if ready.reason is not Reason.PODS_READY:
+        return ready
+    told = f"All pods are ready: {serving}, {router.wanted} router"
     if router.trouble:
-        return f" ({router.trouble.told})"
-    return f" and its rollout makes no progress ({router.stuck.rstrip('.')})" if router.stuck else ""
+        message = f"{told}; but no new router takes the place of an old one: {router.trouble.told}."
+        return _ready(TRUE, router.trouble.reason, message)
+    return replace(ready, message=f"{told}.")
+
+
+def _why_no_router(router: RouterView) -> tuple[Reason, str]:
+    if router.refused:
+        return Reason.PODS_REFUSED, f"; the cluster refuses to make more ({router.refused.rstrip('.')})"
+    if router.trouble:
+        return router.trouble.reason, f" ({router.trouble.told})"
+    if router.stuck:
+        return Reason.ROLLOUT_STUCK, f" and its rollout makes no progress ({router.stuck.rstrip('.')})"
+    return Reason.ROUTER_NOT_READY, ""
 
 
 def judge_policy_active(facts: Facts) -> Verdict:
@@ -253,8 +269,12 @@ def _names(pods: Sequence[PodView], limit: int = 3) -> str:
 
 
 def _why_silent(pod: PodView) -> str:
-    reading = pod.reported_generation
-    return reading.reason if isinstance(reading, Missing) else "its last report is stale."
+    match pod.reported_generation:
+        case Missing(reason=why):
+            return why
+        case Stale(why=why) if why:
+            return why
+    return "its last report is stale."
 
 
 def role_statuses(facts: Facts) -> list[RoleStatus]:

@@ -155,7 +155,13 @@ def _valley(study: LengthStudy | None) -> int | None:
 
 
 def _moves(spec: PrefillPolicySpec, before: TunerMemory, decision: TuningDecision) -> tuple[TuningMove, ...]:
-    """What the tuner, not the user, has changed since the last decision."""
+    """What the tuner, not the user, has changed of what the fleet runs since the last decision.
+
+    A fleet that runs FCFS before and after runs no threshold and no limit, whatever is remembered of them: a change of
+    that reaches no engine.
+    """
+    if not (before.policy or FCFS).has_threshold and not decision.policy.has_threshold:
+        return ()
     moves: list[TuningMove] = []
     threshold, wait = decision.threshold_finding, decision.wait_finding
 

@@ -3,7 +3,8 @@
 `TunerMemory` is all that a decision takes from the past. It travels in `.status.tuning`: `to_status`
 writes it beside the evidence, `recall` reads it back, and the pair is exact (times are whole seconds,
 waits whole milliseconds), so an operator that restarts decides as if it had not. If status is lost,
-what the live policy says is adopted, as if it had been set just now.
+what the live policy says is adopted, as if it had been set just now. Anybody may write a status: one with a value that
+no engine could be told is lost too, and what is said to have moved in the future has moved just now.
 
 `settle` keeps a status as it is while nothing that matters has changed, so that the numbers in the
 evidence, which move with every request, do not cause a write each cycle.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from prefleet_runtime.contract import PolicyName
+from prefleet_runtime.contract import LARGEST_NUMBER, PolicyName
 
 from prefleet_operator.api import BandStatus, SchedulingPolicy, TunedValue, TuningStatus
 from prefleet_operator.core.native_policy import FleetPolicy
@@ -31,7 +32,8 @@ class TunerMemory:
 
     `threshold` in tokens, None before the first setting; `long_max_wait_s` in seconds, 0 without promotion;
     `*_moved_at_s` in whole Unix seconds, None before the first move. The threshold's cooldown also covers
-    the switch between the policies.
+    the switch between the policies. `capacity_limited`: the last decision found capacity short, which its finding's
+    reason says in status.
     """
 
     policy: SchedulingPolicy | None = None
@@ -39,6 +41,7 @@ class TunerMemory:
     threshold_moved_at_s: int | None = None
     long_max_wait_s: float = 0.0
     wait_moved_at_s: int | None = None
+    capacity_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +165,22 @@ def to_status(decision: TuningDecision, memory: TunerMemory) -> TuningStatus:
 
 def recall(status: TuningStatus | None, live: FleetPolicy | None, now: float) -> TunerMemory:
     """The memory of the last decision: from status, or else adopted from the live policy."""
-    if status is not None and status.state_version == STATE_VERSION:
-        return _from_status(status)
+    known = None if status is None or status.state_version != STATE_VERSION else _from_status(status, now)
+    if known is not None:
+        return known
     if live is not None:
         return _adopted(live, now)
     return TunerMemory()
 
 
-def settle(previous: TuningStatus | None, current: TuningStatus) -> TuningStatus:
+def settle(previous: TuningStatus | None, current: TuningStatus, brief_gap: bool = False) -> TuningStatus:
     """`previous` if `current` differs from it only in the noise of its evidence, else `current`.
 
-    A band that cannot be measured at present is carried over, since it is the last that is known.
+    A band that cannot be measured at present is carried over, since it is the last that is known. `brief_gap`: nor can
+    anything else, and of that nobody is told yet: as long as no value is another, the reasons of before stand too.
     """
-    if previous is None:
-        return current
+    if previous is None or (brief_gap and _values(previous) == _values(current)):
+        return previous or current
     if current.band is None and previous.band is not None:
         current = current.model_copy(update={"band": previous.band, "valley": previous.valley})
     return previous if _essence(previous) == _essence(current) and _close(previous, current) else current
@@ -196,19 +201,24 @@ def _tuned_value(finding: Finding, value: float | None, moved_at_s: int | None) 
     return TunedValue(value=value, reason=finding.reason, message=finding.message, moved_at=moved_at)
 
 
-def _from_status(status: TuningStatus) -> TunerMemory:
-    threshold, wait = status.threshold, status.long_max_wait
+def _from_status(status: TuningStatus, now: float) -> TunerMemory | None:
+    """None where a value is none that an engine could be told."""
+    tokens = None if status.threshold is None else status.threshold.value
+    wait_s = 0.0 if status.long_max_wait is None else status.long_max_wait.value or 0.0
+    if not (tokens is None or 1 <= tokens <= LARGEST_NUMBER) or not 0 <= wait_s * 1000 <= LARGEST_NUMBER:
+        return None
     return TunerMemory(
         policy=status.policy,
-        threshold=None if threshold is None or threshold.value is None else int(threshold.value),
-        threshold_moved_at_s=_moved_at(threshold),
-        long_max_wait_s=0.0 if wait is None or wait.value is None else wait.value,
-        wait_moved_at_s=_moved_at(wait),
+        threshold=None if tokens is None else int(tokens),
+        threshold_moved_at_s=_moved_at(status.threshold, now),
+        long_max_wait_s=wait_s,
+        wait_moved_at_s=_moved_at(status.long_max_wait, now),
+        capacity_limited=status.long_max_wait is not None and status.long_max_wait.reason == Reason.CAPACITY_LIMITED,
     )
 
 
-def _moved_at(value: TunedValue | None) -> int | None:
-    return None if value is None or value.moved_at is None else parse_time(value.moved_at)
+def _moved_at(value: TunedValue | None, now: float) -> int | None:
+    return None if value is None or value.moved_at is None else min(parse_time(value.moved_at), int(now))
 
 
 def _adopted(live: FleetPolicy, now: float) -> TunerMemory:
@@ -233,6 +243,11 @@ def _essence(status: TuningStatus) -> object:
         status.band is None,
         tuple(None if v is None else (v.value, v.reason, v.moved_at) for v in values),
     )
+
+
+def _values(status: TuningStatus) -> object:
+    values = (status.threshold, status.long_max_wait)
+    return status.state_version, status.policy, tuple(None if v is None else (v.value, v.moved_at) for v in values)
 
 
 def _close(previous: TuningStatus, current: TuningStatus) -> bool:

@@ -10,12 +10,14 @@ Algorithm
 2. The limit lies in [max(1.5 W_normal, 0.5 W_slo), 0.9 W_slo], at the point that replay prefers (`rehearsal`),
    of `WAITS` of them; without replay at the one that `bias` names: 0 the low end (for long requests), 1 the high
    end. Where that is empty, tuning cannot keep W_slo: the limit is 0.9
-   W_slo and the fleet is limited by its capacity.
+   W_slo and the fleet is limited by its capacity, until 1.25 times as much would leave a range. By rule 4 no limit
+   would move before either: so a fleet at the edge does not flap.
 3. A fleet starts without promotion. The first known W_normal ends that; so does, at once and whatever is
    known, a long request that has waited longer than W_slo: then the limit is 0.9 W_slo. Waits of all requests
    together never end it so: the one beyond W_slo may have been short.
-4. Later moves need a difference of more than 25% and keep to the cooldown, but a limit above 0.9 W_slo (the
-   user has lowered it) is cut at once.
+4. Later moves need a difference of more than 25% and keep to the cooldown, and to a whole window after the last move
+   of the threshold: until then the waits are those of other requests. But a limit above 0.9 W_slo (the user has
+   lowered it) is cut at once.
 
 Invariants: a pinned limit never moves; nothing moves on missing or stale waits except by the cut of 4 and
 by a fresh oldest wait of 3, or by replay; without a threshold in force, or one that replay can try, nothing moves.
@@ -33,7 +35,6 @@ from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Mis
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.rehearsal import WAITS, ReplayScore, prefer_wait, span_of, spread
 from prefleet_operator.core.survival import estimate_wait, samples_needed
-from prefleet_operator.core.threshold import cools_down
 from prefleet_operator.core.tuning import Finding, TunerMemory, format_time
 from prefleet_operator.core.wait_bound import LATE_CLOCKS, bound_wait, most_short
 
@@ -106,7 +107,7 @@ def decide_wait(
         normal = _normal_wait(metrics, spec, running_s or 0.0, spec.scheduling.threshold or memory.threshold)
     if isinstance(normal, Finding):
         return _hold(memory, normal.reason, normal.message)
-    outcome = _approach(_find_goal(normal, spec, rehearse), spec, memory, now)
+    outcome = _approach(_find_goal(normal, spec, memory.capacity_limited, rehearse), spec, memory, now)
     return replace(outcome, normal_s=None if normal.bound else normal.wait_s)
 
 
@@ -117,7 +118,8 @@ def pinned_wait(pinned_s: float, memory: TunerMemory) -> WaitOutcome:
         if pinned_s
         else "spec.scheduling.longMaxWait pins no promotion"
     )
-    return WaitOutcome(replace(memory, long_max_wait_s=pinned_s), Finding(pinned_s, Reason.PINNED, told))
+    pinned = replace(memory, long_max_wait_s=pinned_s, capacity_limited=False)
+    return WaitOutcome(pinned, Finding(pinned_s, Reason.PINNED, told))
 
 
 def _approach(goal: _Goal, spec: PrefillPolicySpec, memory: TunerMemory, now: float) -> WaitOutcome:
@@ -131,18 +133,26 @@ def _approach(goal: _Goal, spec: PrefillPolicySpec, memory: TunerMemory, now: fl
         near = "" if limit_s == present else f" is within 25% of {_s(limit_s)} and"
         told = f"{goal.told}; the limit {_s(present)}{near} holds"
         outcome = _hold(memory, settled or Reason.WITHIN_HYSTERESIS, told, suffix="")
-    elif cools_down(memory.wait_moved_at_s, spec, now):
-        until = format_time((memory.wait_moved_at_s or 0) + spec.tuning.cooldown_s)
-        told = f"{goal.told}; the limit {_s(present)} is off by {_s(limit_s)} and may move again at {until}"
-        outcome = _hold(memory, settled or Reason.COOLING_DOWN, told, suffix="")
+    elif (held_until := _held_until(memory, spec)) > now:
+        told = f"{goal.told}; the limit {_s(present)} is off by {_s(limit_s)} and may move again at "
+        outcome = _hold(memory, settled or Reason.COOLING_DOWN, told + format_time(held_until), suffix="")
     else:
         told = f"{goal.told}; the limit moves from {_s(present)} to {_s(limit_s)}"
         outcome = _set(memory, limit_s, now, settled or Reason.WAIT_FROM_LONG_WAITS, told)
     return replace(outcome, capacity_limited=goal.capacity_limited)
 
 
-def _find_goal(normal: _Normal, spec: PrefillPolicySpec, rehearse: Rehearse | None) -> _Goal:
-    """Rule 2: the point of the range that replay prefers, or that `bias` names."""
+def _held_until(memory: TunerMemory, spec: PrefillPolicySpec) -> float:
+    """When the cooldown is over, and the window holds no wait from under another threshold."""
+    moves = (
+        (memory.wait_moved_at_s, spec.tuning.cooldown_s),
+        (memory.threshold_moved_at_s, spec.tuning.window_s),
+    )
+    return max((at_s + hold_s for at_s, hold_s in moves if at_s is not None), default=-math.inf)
+
+
+def _find_goal(normal: _Normal, spec: PrefillPolicySpec, was_short: bool, rehearse: Rehearse | None) -> _Goal:
+    """Rule 2: the point of the range that replay prefers, or that `bias` names. `was_short`: capacity was until now."""
     slo_s, ceiling = spec.slo.long_queue_wait_s, ceiling_s(spec)
     floor = max(NORMAL_FACTOR * normal.wait_s, SLO_FLOOR * slo_s)
     if floor > ceiling:
@@ -150,6 +160,10 @@ def _find_goal(normal: _Normal, spec: PrefillPolicySpec, rehearse: Rehearse | No
         if normal.bound:
             return _Goal(ceiling, f"{told}, the highest limit that keeps it", capacity_limited=False)
         return _Goal(ceiling, f"{told}: capacity is short", capacity_limited=True)
+    enough = ceiling / (1 + HYSTERESIS)
+    if was_short and not normal.bound and NORMAL_FACTOR * normal.wait_s > enough:
+        told = f"{normal.told}, and 1.5 times that is not yet below {_s(enough)}, at which capacity would suffice again"
+        return _Goal(ceiling, told, capacity_limited=True)
     told = f"{normal.told}, so the limit may lie in {_s(floor)} to {_s(ceiling)}"
     limit_s = round(floor + spec.tuning.bias * (ceiling - floor), 3)
     if rehearse is not None:
@@ -248,7 +262,8 @@ def _oldest(reading: Reading[float]) -> float:
 
 
 def _set(memory: TunerMemory, limit_s: float, now: float, reason: Reason, told: str) -> WaitOutcome:
-    moved = replace(memory, long_max_wait_s=limit_s, wait_moved_at_s=int(now))
+    short = reason is Reason.CAPACITY_LIMITED
+    moved = replace(memory, long_max_wait_s=limit_s, wait_moved_at_s=int(now), capacity_limited=short)
     return WaitOutcome(moved, Finding(limit_s, reason, told))
 
 
@@ -256,7 +271,8 @@ def _hold(memory: TunerMemory, reason: Reason, told: str, suffix: str | None = N
     present = memory.long_max_wait_s
     if suffix is None:
         suffix = f"; the limit {_s(present)} holds" if present else "; longs are not promoted yet"
-    return WaitOutcome(memory, Finding(present, reason, told + suffix))
+    held = replace(memory, capacity_limited=reason is Reason.CAPACITY_LIMITED)
+    return WaitOutcome(held, Finding(present, reason, told + suffix))
 
 
 def ceiling_s(spec: PrefillPolicySpec) -> float:

@@ -1,4 +1,4 @@
-"""The router of one fleet: a Deployment, and the Service that clients talk to.
+"""The router of one fleet: a Deployment, the Service that clients talk to, and what protects it from drains.
 
 Its pods carry the fleet's label, so that they are pruned and found with the fleet, and a role label that is no role:
 the Services of the roles do not select them, and the operator takes none of them for an engine pod.
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from prefleet_operator.api import PrefillPolicySpec, RouterType
 from prefleet_operator.engines import HTTP_PORT
+from prefleet_operator.render.disruption import render_disruption_budget
 from prefleet_operator.render.names import ROUTER, router_labels, router_object_name, router_selector_labels
 from prefleet_operator.render.overlay import apply_router_overlay
 from prefleet_operator.render.router_command import DRAIN_S, METRICS_PORT, STARTUP_LIMIT_S, router_command
@@ -42,7 +43,8 @@ def render_router(fleet: str, namespace: str, spec: PrefillPolicySpec) -> list[O
     metadata = {"name": router_object_name(fleet), "namespace": namespace, "labels": router_labels(fleet)}
     template = {"metadata": {"labels": router_labels(fleet)}, "spec": _pod(fleet, namespace, spec)}
     template = apply_router_overlay(template, spec.router.pod_template or {})
-    return [_deployment(fleet, metadata, spec, template), _service(fleet, metadata)]
+    budget = render_disruption_budget(metadata, spec.router.replicas, router_selector_labels(fleet))
+    return [_deployment(fleet, metadata, spec, template), _service(fleet, metadata), *budget]
 
 
 def _deployment(fleet: str, metadata: Object, spec: PrefillPolicySpec, template: Object) -> Object:

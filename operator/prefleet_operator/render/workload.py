@@ -77,7 +77,7 @@ def render_role(
     pods = _RolePods(fleet, namespace, role, spec.roles()[role], image, started_with)
     workload = _deployment(pods, engine) if engine.worker is None else _groups(pods, engine, engine.worker)
     metadata = pods.metadata(role_object_name(fleet, role))
-    return [workload, _service(pods), *render_disruption_budget(metadata, pods.spec, _all_pods(pods))]
+    return [workload, _service(pods), *render_disruption_budget(metadata, pods.spec.replicas, _all_pods(pods))]
 
 
 def _all_pods(pods: _RolePods) -> dict[str, str]:

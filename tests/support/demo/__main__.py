@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prefleet_operator.api import CAPABILITIES, EngineType, SchedulingPolicy
+from prefleet_runtime.sim.traces import Trace, TraceError, open_trace
 from rich.console import Console
 
 from tests.support.binaries import ToolMissing, ensure
@@ -28,7 +29,7 @@ from tests.support.demo.phases import Measured, measure
 from tests.support.demo.progress import Show
 from tests.support.demo.report import draw, print_tables
 from tests.support.demo.stack import HelmFailed, Stack, running_stack
-from tests.support.demo.workload import TraceError, trace_requests
+from tests.support.demo.workload import trace_requests
 from tests.support.plane.plane import BINARIES, KubectlFailed
 from tests.support.plane.processes import ProcessFailed
 from tests.support.progress import Progress
@@ -76,15 +77,13 @@ def _parser() -> argparse.ArgumentParser:
     policies = [policy.value for policy in CAPABILITIES[EngineType.SIMULATOR].policies]
     default = SchedulingPolicy.SHORT_REQUEST_FIRST.value
     parser.add_argument("--policy", choices=policies, default=default, help="what runs after FCFS, beside it")
-    parser.add_argument("--trace", type=Path, help="an Azure LLM inference CSV or a Mooncake JSONL to replay")
+    parser.add_argument("--trace", help="a trace to replay: whatever `prefleet replay` takes, a mix included")
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     return parser
 
 
 def _demo(options: argparse.Namespace, folder: Path, show: Show) -> None:
-    if options.trace:
-        # Read once before anything is started: a wrong file should cost nothing.
-        trace_requests(options.trace, 60, 0.8, lambda tokens: tokens / 10_000, 2, 16_384)
+    trace = _checked_trace(options.trace, show) if options.trace else None
     binaries = ensure([*BINARIES, "helm", "prometheus"], Progress(sys.stderr))
     engine, vllm_environment = _engine(options.engine, folder, show)
     began = time.monotonic()
@@ -95,12 +94,25 @@ def _demo(options: argparse.Namespace, folder: Path, show: Show) -> None:
         fleet.wait_for("Ready", engine.ready_timeout_s, show.line)
         fleet.wait_for("PolicyActive", 60, show.line)
         policy = SchedulingPolicy(options.policy)
-        measured = asyncio.run(measure(fleet, policy, stack.prometheus_url, options.trace, show))
+        measured = asyncio.run(measure(fleet, policy, stack.prometheus_url, trace, show))
         show.close()
         _report(measured, stack, show.console)
         show.console.print(f"the demo took {time.monotonic() - began:.0f} s")
         if options.keep:
             _keep(stack, show.console)
+
+
+def _checked_trace(asked: str, show: Show) -> Trace:
+    """The trace, read once before anything is started: a wrong one should cost nothing.
+
+    Raises:
+        TraceError: it cannot be replayed.
+    """
+    trace = open_trace(asked)
+    trace_requests(trace, 60, 0.8, lambda tokens: tokens / 10_000, 2, 16_384)
+    if trace.bad.count:
+        show.line(f"{trace.name}: left out as malformed: {trace.bad.reasons()}", keep=True)
+    return trace
 
 
 def _engine(name: str, folder: Path, show: Show) -> tuple[Engine, Path | None]:

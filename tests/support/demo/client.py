@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+from prefleet_runtime.sim.traces import TraceRequest
 
-from tests.support.demo.workload import Request, quantile
+from tests.support.demo.workload import quantile
 from tests.support.hand_over import HAND_OVER
 
 REQUEST_TIMEOUT_S = 180.0
@@ -39,7 +40,7 @@ class Target:
 class Outcome:
     """One request's fate; times in seconds after the replay's start."""
 
-    request: Request
+    request: TraceRequest
     first_token_s: float | None = None
     done_s: float | None = None
     tokens: int = 0
@@ -57,7 +58,7 @@ class Outcome:
 class Replay:
     """One replay as it goes on: what is due, under way and done."""
 
-    requests: Sequence[Request]
+    requests: Sequence[TraceRequest]
     outcomes: list[Outcome] = field(default_factory=list)
     started: int = 0
     start_s: float = 0.0
@@ -86,7 +87,7 @@ class Replay:
                 self.started += 1
                 group.create_task(self._one(session, target, request, number))
 
-    async def _one(self, session: aiohttp.ClientSession, target: Target, request: Request, number: int) -> None:
+    async def _one(self, session: aiohttp.ClientSession, target: Target, request: TraceRequest, number: int) -> None:
         outcome = Outcome(request)
         try:
             await self._send(session, target, request, outcome, number)
@@ -96,7 +97,7 @@ class Replay:
         self.outcomes.append(outcome)
 
     async def _send(
-        self, session: aiohttp.ClientSession, target: Target, request: Request, outcome: Outcome, number: int
+        self, session: aiohttp.ClientSession, target: Target, request: TraceRequest, outcome: Outcome, number: int
     ) -> None:
         body: dict[str, Any] = {
             "model": target.model,

@@ -14,17 +14,17 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from prefleet_operator.api import SchedulingPolicy, parse_duration
 from prefleet_runtime.sim.cost_model import DEFAULT_PROFILE
+from prefleet_runtime.sim.traces import Trace, TraceRequest
 
 from tests.support.demo.client import Outcome, Replay, Target, figures
 from tests.support.demo.fleet import NAME, POLL_S, Fleet
 from tests.support.demo.progress import Show
 from tests.support.demo.report import Summary, band_of
-from tests.support.demo.workload import Request, bursty_mix, trace_requests
+from tests.support.demo.workload import bursty_mix, trace_requests
 
 SEED = 20_261_130
 LOAD = 0.8
@@ -50,7 +50,7 @@ class Measured:
 
 
 async def measure(
-    fleet: Fleet, policy: SchedulingPolicy, prometheus_url: str, trace: Path | None, show: Show
+    fleet: Fleet, policy: SchedulingPolicy, prometheus_url: str, trace: Trace | None, show: Show
 ) -> Measured:
     """Run both phases, the second one under `policy`."""
     titles = phase_titles(policy)
@@ -100,7 +100,7 @@ async def _calibrate(target: Target, show: Show) -> ServiceTime:
 
     async def client() -> None:
         while time.monotonic() - began < CALIBRATION_S and (request := next(queue, None)):
-            replay = Replay([Request(0.0, request.prompt_tokens, request.output_tokens)])
+            replay = Replay([TraceRequest(0.0, request.prompt_tokens, request.output_tokens)])
             await replay.run(target)
             done.extend(replay.outcomes)
             show.line(f"measuring this machine: {len(done)} requests in {time.monotonic() - began:.0f} s")
@@ -112,14 +112,16 @@ async def _calibrate(target: Target, show: Show) -> ServiceTime:
     return lambda prompt_tokens: prompt_tokens * per_token_s
 
 
-def _workload(trace: Path | None, service_s: ServiceTime, longest: int, seed: int, duration_s: float) -> list[Request]:
+def _workload(
+    trace: Trace | None, service_s: ServiceTime, longest: int, seed: int, duration_s: float
+) -> list[TraceRequest]:
     if trace is None:
         return bursty_mix(seed, duration_s, LOAD, service_s, PODS)
     return trace_requests(trace, duration_s, LOAD, service_s, PODS, longest)
 
 
 async def _replay(
-    title: str, requests: Sequence[Request], target: Target, fleet: Fleet, show: Show
+    title: str, requests: Sequence[TraceRequest], target: Target, fleet: Fleet, show: Show
 ) -> Sequence[Outcome]:
     replay = Replay(requests)
     running = asyncio.create_task(replay.run(target))
@@ -141,7 +143,7 @@ def _propagation_s(fleet: Fleet, policy: SchedulingPolicy, show: Show) -> float:
     return propagation_s
 
 
-async def _settle(trace: Path | None, service_s: ServiceTime, target: Target, fleet: Fleet, show: Show) -> None:
+async def _settle(trace: Trace | None, service_s: ServiceTime, target: Target, fleet: Fleet, show: Show) -> None:
     """Traffic that is not measured, until the tuner has seen enough long waits to set the limit."""
     deadline = time.monotonic() + SETTLE_AT_MOST_S
     seed = SEED
@@ -191,7 +193,7 @@ def _query(prometheus_url: str, expression: str) -> list[dict[str, Any]]:
 
 def _summary(
     fleet: Fleet,
-    trace: Path | None,
+    trace: Trace | None,
     status: Mapping[str, Any],
     active: bool,
     propagation_s: float,

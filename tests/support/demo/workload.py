@@ -1,4 +1,4 @@
-"""What the demo replays: a list of requests with arrival times, made from a seed or from a public trace.
+"""What the demo replays: a list of requests with arrival times, made from a seed or from a recorded trace.
 
 The bursty mix: a quarter of the requests are long (lognormal around 6,000 tokens, within 2,000-16,000), the
 rest short (around 200, within 16-1,000). Arrivals are Poisson inside bursts: a burst lasts a third of each
@@ -10,18 +10,13 @@ one asked for, since a fleet of two simulated pods is not the fleet that the tra
 
 from __future__ import annotations
 
-import csv
 import itertools
-import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime
-from pathlib import Path
-from typing import TypeVar
+from dataclasses import replace
 
-Row = TypeVar("Row")
+from prefleet_runtime.sim.traces import Trace, TraceError, TraceRequest
 
 SHORT_TOKENS, SHORT_BOUNDS = 200, (16, 1_000)
 LONG_TOKENS, LONG_BOUNDS = 6_000, (2_000, 16_000)
@@ -31,22 +26,9 @@ BURST_FACTOR = 3.0
 BURST_CYCLE_S = 25.0
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request: seconds after the start of the replay, prompt and output lengths in tokens."""
-
-    at_s: float
-    prompt_tokens: int
-    output_tokens: int
-
-
-class TraceError(ValueError):
-    """A trace that cannot be replayed; the message names the file, the line and the fix."""
-
-
 def bursty_mix(
     seed: int, duration_s: float, load: float, service_s: Callable[[int], float], pods: int
-) -> list[Request]:
+) -> list[TraceRequest]:
     """Requests of the bursty mix over `duration_s` seconds.
 
     `service_s`: seconds of one pod's prefill time for a prompt of that many tokens; `load` is the share of
@@ -57,7 +39,7 @@ def bursty_mix(
     mean_service_s = sum(map(service_s, sample)) / len(sample)
     rate = load * pods / mean_service_s
     arrivals = _burst_arrivals(random.Random(seed + 2), rate, duration_s)
-    return [Request(at_s, length, OUTPUT_TOKENS) for at_s, length in zip(arrivals, lengths, strict=False)]
+    return [TraceRequest(at_s, length, OUTPUT_TOKENS) for at_s, length in zip(arrivals, lengths, strict=False)]
 
 
 def mix_lengths(rng: random.Random) -> Iterator[int]:
@@ -83,66 +65,32 @@ def _burst_arrivals(rng: random.Random, rate: float, duration_s: float) -> Itera
 
 
 def trace_requests(
-    path: Path, duration_s: float, load: float, service_s: Callable[[int], float], pods: int, longest: int
-) -> list[Request]:
+    trace: Trace, duration_s: float, load: float, service_s: Callable[[int], float], pods: int, longest: int
+) -> list[TraceRequest]:
     """The beginning of a trace, its clock stretched to the load asked for.
 
     Requests longer than `longest` tokens are left out, since the fleet's model would refuse them.
 
     Raises:
-        TraceError: the file is neither of the known kinds, or a line is malformed.
+        TraceError: too many lines of what was read are malformed, or too few requests are left.
     """
-    requests: list[Request] = []
+    requests: list[TraceRequest] = []
     work_s = 0.0
-    for request in _read_trace(path):
+    for request in trace:
         if request.prompt_tokens + OUTPUT_TOKENS > longest:
             continue
-        requests.append(replace(request, output_tokens=min(OUTPUT_TOKENS, max(1, request.output_tokens))))
+        requests.append(replace(request, output_tokens=min(OUTPUT_TOKENS, request.output_tokens)))
         work_s += service_s(request.prompt_tokens)
         if work_s >= load * pods * duration_s:
             break
+    trace.bad.judge()  # The trace itself does so at its end, which is seldom reached here.
     if len(requests) < 2 or requests[-1].at_s <= requests[0].at_s:
-        raise TraceError(f"{path}: a trace needs at least two requests of at most {longest} tokens at different times")
+        raise TraceError(
+            f"{trace.name}: a demo needs at least two requests of at most {longest} tokens at different times: "
+            "give a trace that has them"
+        )
     start, span = requests[0].at_s, requests[-1].at_s - requests[0].at_s
     return [replace(request, at_s=(request.at_s - start) * duration_s / span) for request in requests]
-
-
-def _read_trace(path: Path) -> Iterator[Request]:
-    """Requests of an Azure LLM inference CSV or a Mooncake JSONL, recognised by the first line."""
-    try:
-        lines = path.open(encoding="utf-8-sig")
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}; TRACE must name an Azure CSV or a Mooncake JSONL") from None
-    with lines:
-        first = lines.readline()
-        if first.startswith("TIMESTAMP,ContextTokens,GeneratedTokens"):
-            yield from _parsed(path, csv.reader(lines), _azure_row, first_line=2)
-        elif first.lstrip().startswith("{") and "input_length" in first:
-            yield from _parsed(path, itertools.chain([first], lines), _mooncake_row, first_line=1)
-        else:
-            raise TraceError(
-                f"{path}: line 1 is of no known trace: give an Azure LLM inference CSV or a Mooncake JSONL"
-            )
-
-
-def _parsed(path: Path, rows: Iterable[Row], parse: Callable[[Row], Request], first_line: int) -> Iterator[Request]:
-    for number, row in enumerate(rows, first_line):
-        try:
-            yield parse(row)
-        except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise TraceError(f"{path}: line {number} is malformed ({error})") from None
-
-
-def _azure_row(row: list[str]) -> Request:
-    stamp, prompt, output = row
-    seconds, _, fraction = stamp.partition(".")
-    at_s = datetime.fromisoformat(seconds + "+00:00").timestamp() + float("0." + (fraction or "0"))
-    return Request(at_s, int(prompt), int(output))
-
-
-def _mooncake_row(line: str) -> Request:
-    row = json.loads(line)
-    return Request(row["timestamp"] / 1000, int(row["input_length"]), int(row["output_length"]))
 
 
 def quantile(values: Iterable[float], q: float) -> float:

@@ -44,6 +44,7 @@ from prefleet_operator.core.sizing.values import (
     SizingRules,
 )
 from prefleet_operator.core.sizing.work import Work, look, start_time, value_of
+from prefleet_operator.core.tuning import format_time
 
 MARGIN = 0.25
 """A smaller fleet must be able to serve so much more than what is asked: who falls with less soon rises again."""
@@ -142,7 +143,8 @@ def _hold(role: Role, signals: RoleSignals) -> RoleSize | None:
         if isinstance(reading, Missing):
             return _kept(role, signals, Reason.METRICS_MISSING, f"{name}: {reading.clause}")
         if isinstance(reading, Stale):
-            return _kept(role, signals, Reason.METRICS_STALE, f"{name}: the last reading is of {reading.at_s:.0f}")
+            told = f"{name}: the last reading is of {format_time(reading.at_s)}"
+            return _kept(role, signals, Reason.METRICS_STALE, told)
     return None
 
 
