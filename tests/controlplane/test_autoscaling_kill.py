@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients import StreamingClients
-from tests.support.installation import Fleet, Helm, OperatorProcess
+from tests.support.installation import Fleet, OperatorProcess
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
 from tests.support.waiting import eventually
@@ -39,10 +39,9 @@ def node(plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
     handle.leave()
 
 
-@pytest.fixture
-def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(plane, tmp_path / "operator", {"sizing": WINDOWS}) as process:
-        yield process.start()
+@pytest.fixture(scope="module")
+def operator_config() -> Json:
+    return {"sizing": WINDOWS}
 
 
 def replicas(fleet: Fleet) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.installation import Fleet, Helm, OperatorProcess
+from tests.support.installation import Fleet, OperatorProcess
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
 from tests.support.pod_watch import PodWatch, SeenPod
@@ -32,13 +32,6 @@ def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     handle = start_agent(plane, tmp_path_factory.mktemp("agent"), name="rollouts")
     yield
     handle.leave()
-
-
-@pytest.fixture(scope="module")
-def operator(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """One for all tests."""
-    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as process:
-        yield process.start()
 
 
 def spec(revision: str, rollout: Json = ONE_BY_ONE, **prefill: Any) -> Json:
@@ -128,7 +121,7 @@ def says(fleet: Fleet, words: str) -> Callable[[], str]:
 
 @pytest.mark.parametrize("rollout", [ONE_BY_ONE, BY_SURGE], ids=["one by one", "by surge"])
 def test_both_roles_roll_together_and_are_in_step_at_every_moment(
-    fleet: Fleet, operator: OperatorProcess, rollout: Json
+    fleet: Fleet, module_operator: OperatorProcess, rollout: Json
 ) -> None:
     fleet.apply(**spec("1", rollout))
     await_revision(fleet, "1", rollout)
@@ -148,7 +141,7 @@ def test_both_roles_roll_together_and_are_in_step_at_every_moment(
 
 
 def test_broken_new_pods_stop_both_roles_and_the_next_good_spec_goes_through(
-    fleet: Fleet, operator: OperatorProcess
+    fleet: Fleet, module_operator: OperatorProcess
 ) -> None:
     fleet.apply(**spec("1"))
     await_revision(fleet, "1")
@@ -176,7 +169,7 @@ def _paused(fleet: Fleet) -> list[str]:
 
 
 def test_a_broken_old_revision_blocks_nothing_and_a_rollback_is_the_old_spec(
-    fleet: Fleet, operator: OperatorProcess
+    fleet: Fleet, module_operator: OperatorProcess
 ) -> None:
     fleet.apply(**spec("1", args=["--no-such-argument"]))
     eventually(lambda: fleet.condition("Ready").get("reason") == "EngineCrashing", 60)
@@ -192,7 +185,7 @@ def test_a_broken_old_revision_blocks_nothing_and_a_rollback_is_the_old_spec(
 
 
 def test_an_operator_that_is_killed_again_and_again_converges_to_the_same_end(
-    fleet: Fleet, operator: OperatorProcess
+    fleet: Fleet, module_operator: OperatorProcess
 ) -> None:
     source = random.Random(8)
     fleet.apply(**spec("1"))
@@ -203,8 +196,8 @@ def test_an_operator_that_is_killed_again_and_again_converges_to_the_same_end(
         fleet.apply(**spec("2"))
         for _ in range(6):
             time.sleep(source.uniform(0, 4))
-            operator.kill()
-            operator.start()
+            module_operator.kill()
+            module_operator.start()
         await_revision(fleet, "2")
         new = digests(fleet)
     check_serving(watch.states[begun:], new)

@@ -19,7 +19,7 @@ from prefleet_operator.adapters.kube import HORIZONTAL_POD_AUTOSCALERS, RefusedE
 from prefleet_operator.render import FIELD_MANAGER, SCALE_MANAGER
 
 from tests.support import leader_worker_set, scaled_object
-from tests.support.installation import Fleet, Helm, OperatorProcess
+from tests.support.installation import Fleet, OperatorProcess
 from tests.support.plane.plane import ControlPlane
 from tests.support.waiting import eventually
 
@@ -79,14 +79,13 @@ def counts(seen: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def operator(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """One for all tests, which knows a Prometheus that nobody runs."""
-    with OperatorProcess(plane, tmp_path_factory.mktemp("operator"), {"metricsSources": [SOURCE]}) as process:
-        yield process.start()
+def operator_config() -> Json:
+    """It knows a Prometheus that nobody runs."""
+    return {"metricsSources": [SOURCE]}
 
 
 @pytest.fixture
-def four(operator: OperatorProcess, fleet: Fleet) -> Fleet:
+def four(module_operator: OperatorProcess, fleet: Fleet) -> Fleet:
     """A fleet of four prefill pods by its spec."""
     fleet.apply(**FOUR)
     eventually(lambda: replicas(fleet) == 4, 20)
@@ -138,7 +137,9 @@ def test_an_hpa_is_owned_and_moves_what_the_operator_then_leaves_alone(four: Fle
     eventually(lambda: replicas(four) == 3, 20)
 
 
-def test_a_fleet_starts_within_its_bounds_and_keeps_what_is_set_later(operator: OperatorProcess, fleet: Fleet) -> None:
+def test_a_fleet_starts_within_its_bounds_and_keeps_what_is_set_later(
+    module_operator: OperatorProcess, fleet: Fleet
+) -> None:
     fleet.apply(prefill={"replicas": 1}, decode={"replicas": 1}, **HPA)
     eventually(lambda: replicas(fleet) == 2, 20)
     await_let_go(fleet)
@@ -184,7 +185,7 @@ def letting_go_is_refused(fleet: Fleet) -> Iterator[None]:
 
 
 def test_an_operator_that_is_killed_between_the_writes_leaves_four(
-    four: Fleet, operator: OperatorProcess, tmp_path: Path
+    four: Fleet, module_operator: OperatorProcess, tmp_path: Path
 ) -> None:
     probe = ("-n", four.namespace, "label", "deployment", "chat-prefill", "--dry-run=server", "a=b")
     with counted(four, tmp_path) as seen:
@@ -193,9 +194,9 @@ def test_an_operator_that_is_killed_between_the_writes_leaves_four(
             four.apply(**FOUR | DIRECT)
             eventually(lambda: SCALE_MANAGER in holders(four), 20)
             four.await_condition("Accepted", "False", "ApplyRefused")
-            operator.kill()
+            module_operator.kill()
         assert {FIELD_MANAGER, SCALE_MANAGER} <= holders(four)
-        operator.start()
+        module_operator.start()
         await_let_go(four)
         four.await_condition("Accepted", "True")
         assert counts(seen) == {"4"}
@@ -209,7 +210,7 @@ def _refused(fleet: Fleet, *arguments: str) -> bool:
     return False
 
 
-def test_groups_are_handed_over_like_pods(operator: OperatorProcess, fleet: Fleet, plane: ControlPlane) -> None:
+def test_groups_are_handed_over_like_pods(module_operator: OperatorProcess, fleet: Fleet, plane: ControlPlane) -> None:
     groups: Json = {"engine": {"type": "VLLM", "version": "0.33.0"}, "mixed": {"replicas": 3, "nodesPerReplica": 2}}
     with leader_worker_set.served(plane):
         fleet.apply(**groups)
@@ -223,7 +224,7 @@ def test_groups_are_handed_over_like_pods(operator: OperatorProcess, fleet: Flee
 
 
 def test_keda_needs_its_kind_and_a_prometheus(
-    plane: ControlPlane, operator: OperatorProcess, fleet: Fleet, tmp_path: Path
+    plane: ControlPlane, module_operator: OperatorProcess, fleet: Fleet, tmp_path: Path
 ) -> None:
     keda: Json = {"autoscaling": {**BOUNDS, "actuator": "KEDA"}, "metricsSource": "cluster"}
     assert "give its address with --metrics-url" in fleet.diff(json.dumps(fleet.document(**FOUR | keda)))[2]
