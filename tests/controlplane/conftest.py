@@ -11,6 +11,9 @@ from tests.support.binaries import ensure
 from tests.support.installation import Fleet, Helm, OperatorProcess, installed
 from tests.support.plane.plane import ControlPlane
 
+collect_ignore = ["keda"]
+"""Needs programs that few have built: collected where it is asked for by its path, as `make test-keda` does."""
+
 
 @pytest.fixture(scope="session")
 def binaries() -> Mapping[str, Path]:
