@@ -33,7 +33,6 @@ from tests.support.watched_fleet import SCRAPE_S, read_until
 
 WINDOW_S = 60.0
 WINDOWS = Windows(slow_s=8.0, fast_s=2.0)
-TIMEOUT_S = 30.0
 SHORT, LONG = 120, 6000
 TURNS = itertools.count()
 ADDRESSES = [f"127.8.{turn}.1" for turn in range(3 * len(CASES))]
@@ -79,7 +78,7 @@ class Watched:
             async def read() -> FleetReading:
                 return (await source.read([self.query], time.time()))[self.query.key]
 
-            return await read_until(read, holds, TIMEOUT_S)
+            return await read_until(read, holds)
 
         return await asyncio.gather(*map(of, self.sources))
 
