@@ -172,7 +172,7 @@ def test_a_restart_of_the_operator_changes_nothing(fleet: Fleet, module_operator
     before = [standing(fleet), fleet.get("configmap", "their-queue")]
     module_operator.kill()
     module_operator.start()
-    time.sleep(5)
+    module_operator.await_turns()
     assert [standing(fleet), fleet.get("configmap", "their-queue")] == before
 
 
@@ -188,7 +188,7 @@ def test_of_two_policies_with_one_pod_the_newer_is_refused_and_nothing_flaps(
     document = second.get("pp", "another")
     module_operator.kill()
     module_operator.start()
-    time.sleep(5)
+    module_operator.await_turns()
     assert second.get("pp", "another") == document
     assert standing(fleet) == before
     assert second.children() == set()

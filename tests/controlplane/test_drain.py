@@ -29,7 +29,6 @@ SERVICE_LAG_S = 3.0
 """Services go on to send to a pod that has been told to go, as kube-proxy does for a while."""
 TWO = {"replicas": 2}
 COST = "controller.kubernetes.io/pod-deletion-cost"
-TURNS = "prefleet_operator_loop_seconds_count"
 
 Fleets = tuple[LoadedFleet, ...]
 
@@ -99,8 +98,7 @@ def test_a_scale_down_takes_the_pod_with_the_least_to_do_and_loses_nothing(
         # The one that is ready for the shortest time would go by itself.
         idle, busy = sorted(mixed.pods(), key=ready_since)
         mixed.keep_busy(busy, requests=12, output_tokens=1500)
-        readings = turns(module_operator)
-        eventually(lambda: turns(module_operator) >= readings + 3, 60)
+        module_operator.await_turns()
         for each in fleets:
             each.apply(replicas=1)
         (goes,) = eventually(lambda: [pod for pod in mixed.pods() if "deletionTimestamp" in pod["metadata"]], GONE_S)
@@ -115,9 +113,3 @@ def ready_since(pod: dict[str, Any]) -> str:
     """When it began to serve."""
     (condition,) = (each for each in pod["status"]["conditions"] if each["type"] == "Ready")
     return str(condition["lastTransitionTime"])
-
-
-def turns(operator: OperatorProcess) -> float:
-    """How often the operator has read all fleets' metrics."""
-    (line,) = (each for each in operator.get("/metrics").splitlines() if each.startswith(f"{TURNS} "))
-    return float(line.split()[1])

@@ -25,6 +25,7 @@ CHART = Path(__file__).parents[2] / "helm" / "prefleet"
 RELEASE = "prefleet"
 OPERATOR_NAMESPACE = "prefleet-system"
 HELM_TIMEOUT_S = 90
+_TURNS = "prefleet_operator_loop_seconds_count"
 
 Json = dict[str, Any]
 
@@ -150,6 +151,15 @@ class OperatorProcess:
                 return str(answer.read().decode())
         except OSError:
             return ""
+
+    def await_turns(self, count: int = 3) -> None:
+        """Until it has gone round its fleets so many times more: what it would do by itself it has done by then."""
+        before = self._turns()
+        eventually(lambda: self._turns() >= before + count, 60)
+
+    def _turns(self) -> float:
+        (line,) = (each for each in self.get("/metrics").splitlines() if each.startswith(f"{_TURNS} "))
+        return float(line.split()[1])
 
     def kill(self) -> None:
         """SIGKILL, with nothing tidied up."""
