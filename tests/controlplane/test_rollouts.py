@@ -12,7 +12,7 @@ import pytest
 from tests.support.installation import Fleet, OperatorProcess
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
-from tests.support.pod_watch import PodWatch, SeenPod
+from tests.support.pod_watch import PodWatch, SeenPod, is_ready
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.controlplane
@@ -59,7 +59,7 @@ def revisions(fleet: Fleet, ready: bool = True) -> list[tuple[str, str]]:
     return sorted(
         (pod["metadata"]["labels"]["prefleet.dev/role"], _env(pod)["REVISION"])
         for pod in fleet.pods()
-        if not ready or any((c["type"], c["status"]) == ("Ready", "True") for c in pod["status"].get("conditions", ()))
+        if not ready or is_ready(pod)
     )
 
 
@@ -154,7 +154,7 @@ def test_broken_new_pods_stop_both_roles_and_the_next_good_spec_goes_through(
         # Decode may end what it had begun, and no more.
         eventually(lambda: "decode" in _paused(fleet), 40)
         before = {pod["metadata"]["name"] for pod in fleet.pods()}
-        time.sleep(8)
+        module_operator.await_turns()
         assert {pod["metadata"]["name"] for pod in fleet.pods()} == before
         assert revisions(fleet).count(("prefill", "1")) == REPLICAS - 1
         assert "prefill" not in _paused(fleet), "what is stuck must go on saying so"

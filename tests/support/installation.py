@@ -251,6 +251,22 @@ class Fleet:
         conditions = self.status().get("conditions") or []
         return next((each for each in conditions if each["type"] == kind), {})
 
+    def replicas(self, workload: str, kind: str = "deployment") -> int:
+        """What a workload is to have; -1 where it is not there."""
+        found = self.get(kind, workload)
+        return -1 if found is None else int(found["spec"]["replicas"])
+
+    def ready(self, workload: str) -> int:
+        """How many pods of a Deployment serve."""
+        found = self.get("deployment", workload) or {}
+        return int((found.get("status") or {}).get("readyReplicas", 0))
+
+    def scaled_by(self, workload: str, kind: str = "deployment") -> set[str]:
+        """Which field managers hold the number of a workload's replicas."""
+        arguments = ("-n", self.namespace, "get", kind, workload, "--show-managed-fields", "-o", "json")
+        entries = json.loads(self.plane.kubectl(*arguments))["metadata"].get("managedFields", [])
+        return {each["manager"] for each in entries if "f:replicas" in each["fieldsV1"].get("f:spec", {})}
+
     def pods(self) -> list[Json]:
         """The pods of the fleet's namespace that are there to stay."""
         found = self.plane.kubectl("-n", self.namespace, "get", "pods", "-o", "json")

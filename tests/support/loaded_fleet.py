@@ -12,6 +12,7 @@ from tests.support.installation import Fleet
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.processes import answers
 from tests.support.pod_ledger import PodLedger
+from tests.support.pod_watch import is_ready
 from tests.support.waiting import eventually
 
 Json = dict[str, Any]
@@ -75,7 +76,7 @@ class LoadedFleet:
 
         def ready() -> bool:
             pods = self.pods()
-            serving = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and _is_ready(pod)]
+            serving = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and is_ready(pod)]
             wanted = sum(int(role["replicas"]) for role in self.spec.values())
             return len(serving) == len(pods) == wanted
 
@@ -134,11 +135,6 @@ class LoadedFleet:
         service = self.fleet.get("service", f"{self.fleet.name}-{name}")
         assert service is not None
         return f"http://{service['spec']['clusterIP']}:8000"
-
-
-def _is_ready(pod: Json) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 @contextmanager
