@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -25,6 +24,18 @@ CHART = Path(__file__).parents[2] / "helm" / "prefleet"
 RELEASE = "prefleet"
 OPERATOR_NAMESPACE = "prefleet-system"
 HELM_TIMEOUT_S = 90
+RESOURCES = {
+    "configmap": ("api/v1", "configmaps"),
+    "deployment": ("apis/apps/v1", "deployments"),
+    "hpa": ("apis/autoscaling/v2", "horizontalpodautoscalers"),
+    "leaderworkerset": ("apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
+    "pod": ("api/v1", "pods"),
+    "poddisruptionbudget": ("apis/policy/v1", "poddisruptionbudgets"),
+    "pp": ("apis/prefleet.dev/v1alpha1", "prefillpolicies"),
+    "scaledobject": ("apis/keda.sh/v1alpha1", "scaledobjects"),
+    "service": ("api/v1", "services"),
+}
+"""Where the API server has what a fleet is made of, by kubectl's names."""
 _TURNS = "prefleet_operator_loop_seconds_count"
 
 Json = dict[str, Any]
@@ -237,9 +248,15 @@ class Fleet:
         return done.returncode, done.stdout, done.stderr
 
     def get(self, kind: str, name: str) -> Json | None:
-        """One object of the fleet's namespace, or None."""
-        text = self.plane.kubectl("-n", self.namespace, "get", kind, name, "--ignore-not-found", "-o", "json")
-        return json.loads(text) if text.strip() else None
+        """One object of the fleet's namespace as kubectl shows it, without its managed fields; or None."""
+        found: Json | None = self.plane.read(f"{self._path(kind)}/{name}")
+        if found is not None:
+            found["metadata"].pop("managedFields", None)
+        return found
+
+    def _path(self, kind: str) -> str:
+        group, plural = RESOURCES[kind]
+        return f"/{group}/namespaces/{self.namespace}/{plural}"
 
     def status(self) -> Json:
         """The policy's status."""
@@ -263,14 +280,13 @@ class Fleet:
 
     def scaled_by(self, workload: str, kind: str = "deployment") -> set[str]:
         """Which field managers hold the number of a workload's replicas."""
-        arguments = ("-n", self.namespace, "get", kind, workload, "--show-managed-fields", "-o", "json")
-        entries = json.loads(self.plane.kubectl(*arguments))["metadata"].get("managedFields", [])
+        entries = self.plane.read(f"{self._path(kind)}/{workload}")["metadata"].get("managedFields", [])
         return {each["manager"] for each in entries if "f:replicas" in each["fieldsV1"].get("f:spec", {})}
 
     def pods(self) -> list[Json]:
         """The pods of the fleet's namespace that are there to stay."""
-        found = self.plane.kubectl("-n", self.namespace, "get", "pods", "-o", "json")
-        return [pod for pod in json.loads(found)["items"] if "deletionTimestamp" not in pod["metadata"]]
+        pods = self.plane.read(self._path("pod"))["items"]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def await_condition(self, kind: str, status: str, reason: str | None = None, timeout_s: float = 30) -> Json:
         """The condition once it has that status (and reason)."""
@@ -289,8 +305,8 @@ class Fleet:
 
     def children(self) -> set[str]:
         """Kind/name of everything that carries the fleet's label, pods left out."""
-        text = self.plane.kubectl(
-            "-n", self.namespace, "get", "configmap,deployment,service", "-l", f"prefleet.dev/fleet={self.name}",
-            "-o", "name",
-        )  # fmt: skip
-        return {re.sub(r"\.apps|\.v1", "", line) for line in text.split()}
+        label = f"labelSelector=prefleet.dev/fleet%3D{self.name}"
+        found = {
+            kind: self.plane.read(f"{self._path(kind)}?{label}") for kind in ("configmap", "deployment", "service")
+        }
+        return {f"{kind}/{each['metadata']['name']}" for kind, listed in found.items() for each in listed["items"]}

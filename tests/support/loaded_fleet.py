@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from urllib.parse import quote
 
 from tests.support.clients import SHORTEST_PROMPT, StreamingClients, Tally
 from tests.support.installation import Fleet
@@ -62,8 +62,8 @@ class LoadedFleet:
         """All pods of its roles that are there."""
         roles = ",".join(self.spec) if role is None else role
         selector = f"prefleet.dev/fleet={self.fleet.name},prefleet.dev/role in ({roles})"
-        found = self.fleet.plane.kubectl("-n", self.fleet.namespace, "get", "pods", "-l", selector, "-o", "json")
-        return list(json.loads(found)["items"])
+        path = f"/api/v1/namespaces/{self.fleet.namespace}/pods?labelSelector={quote(selector)}"
+        return list(self.fleet.plane.read(path)["items"])
 
     def apply(self, role: str | None = None, **changed: Any) -> None:
         """The spec, with something of one role, or of all, changed for good."""
