@@ -1,6 +1,7 @@
 """Both sources read each engine's own metrics alike: a real Prometheus and the pod scrape, on what the stand-ins show.
 
-A stand-in (tests/support/native) takes the arguments that the operator renders and serves real requests.
+A stand-in (tests/support/native) takes the arguments that the operator renders and serves real requests, of which both
+sources read at the same time.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from prefleet_operator.adapters.prometheus import PrometheusSource
 from prefleet_operator.adapters.role_load import Windows, mean_length
 from prefleet_operator.api import LengthMeasure, Role
 from prefleet_operator.core.histogram import quantile_interval
-from prefleet_operator.core.observed import Missing, Sample
+from prefleet_operator.core.observed import FleetMetrics, Missing, Sample
 from prefleet_operator.core.sizing.values import RoleLoad
 from prefleet_operator.core.wait_bound import bound_wait
 
@@ -32,10 +33,10 @@ from tests.support.watched_fleet import SCRAPE_S, read_until
 
 WINDOW_S = 60.0
 WINDOWS = Windows(slow_s=8.0, fast_s=2.0)
-TIMEOUT_S = 30.0
 SHORT, LONG = 120, 6000
 TURNS = itertools.count()
-ADDRESSES = [f"127.8.{turn}.1" for turn in range(24)]
+ADDRESSES = [f"127.8.{turn}.1" for turn in range(3 * len(CASES))]
+"""One for each test: an address that was used shows what it showed then."""
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +64,23 @@ def url(tmp_path_factory: pytest.TempPathFactory, ports: tuple[int, int, int]) -
 
 @dataclass(frozen=True)
 class Watched:
-    """One pod of one engine, and the source that reads it."""
+    """One pod of one engine, and the sources that read it."""
 
     kind: str
     server: NativeProcess
-    source: MetricsSource
+    sources: tuple[MetricsSource, ...]
     query: FleetQuery
 
-    async def read(self) -> FleetReading:
-        return (await self.source.read([self.query], time.time()))[self.query.key]
+    async def read_until(self, holds: Callable[[FleetReading], bool]) -> list[FleetReading]:
+        """Read on until what was asked for has arrived at every source: what each reads then."""
 
-    async def read_until(self, holds: Callable[[FleetReading], bool]) -> FleetReading:
-        """Read on until what was asked for has arrived."""
-        return await read_until(self.read, holds, TIMEOUT_S)
+        async def of(source: MetricsSource) -> FleetReading:
+            async def read() -> FleetReading:
+                return (await source.read([self.query], time.time()))[self.query.key]
+
+            return await read_until(read, holds)
+
+        return await asyncio.gather(*map(of, self.sources))
 
     async def serve(self, *lengths: int) -> None:
         """Have it answer prompts of these lengths, all at once."""
@@ -95,21 +100,21 @@ def kind(request: pytest.FixtureRequest) -> str:
     return found
 
 
-@pytest.fixture(params=["prometheus", "podscrape"])
-async def watched(
-    request: pytest.FixtureRequest, kind: str, ports: tuple[int, int, int], tmp_path: Path
-) -> AsyncIterator[Watched]:
-    source: MetricsSource = PodScrape(timeout_s=1.0, windows=WINDOWS)
-    if request.param == "prometheus":
-        source = PrometheusSource("main", request.getfixturevalue("url"), stale_after_s=3.0, windows=WINDOWS)
+@pytest.fixture
+async def watched(kind: str, url: str, ports: tuple[int, int, int], tmp_path: Path) -> AsyncIterator[Watched]:
     case, turn = CASES[kind], next(TURNS)
+    sources = (
+        PrometheusSource("main", url, stale_after_s=3.0, windows=WINDOWS),
+        PodScrape(timeout_s=1.0, windows=WINDOWS),
+    )
     with ExitStack() as stack:
         address = ADDRESSES[turn]
         server = stack.enter_context(native_server(tmp_path, case.spec, case.policy, address, ports))
         target = PodTarget(f"pod-{turn}.a", Role.MIXED, address, server.metrics_port)
         query = FleetQuery("ns", "chat", (target,), WINDOW_S, LengthMeasure.PROMPT, case.metrics, sized=True)
-        yield Watched(kind, server, source, query)
-    await source.close()
+        yield Watched(kind, server, sources, query)
+    for source in sources:
+        await source.close()
 
 
 def total(reading: FleetReading) -> float:
@@ -124,22 +129,25 @@ async def test_lengths_and_waits_of_an_engine_of_its_own(watched: Watched) -> No
     lengths = [SHORT] * 150 + [LONG] * 80
     await watched.serve(*lengths)
     # `increase` extrapolates by up to a scrape interval at each end of what it saw.
-    reading = await watched.read_until(lambda reading: total(reading) == pytest.approx(230, rel=0.15))
-    metrics = reading.metrics
-    assert reading.generations == {}
+    for reading in await watched.read_until(lambda reading: total(reading) == pytest.approx(230, rel=0.15)):
+        check_lengths_and_waits(reading.metrics, watched.kind)
+        assert reading.generations == {}
+
+
+def check_lengths_and_waits(metrics: FleetMetrics, kind: str) -> None:
     assert isinstance(metrics.lengths, Sample)
     p70 = quantile_interval(metrics.lengths.value, 0.7)
     assert p70.low < LONG <= p70.high
     for unshown in (metrics.long_waits, metrics.oldest_long_wait_s, metrics.promotions, metrics.degradations):
         assert isinstance(unshown, Missing)
         assert unshown.reason.startswith("the engine ")
-    if not CASES[watched.kind].measures_waits:
+    if not CASES[kind].measures_waits:
         assert metrics.waits == Missing("the engine does not measure how long requests wait in its queue")
         return
     assert isinstance(metrics.waits, Sample)
     assert metrics.waits.value.total == pytest.approx(230, rel=0.15)
     bound = bound_wait(metrics.waits.value, metrics.lengths.value, threshold=900, q=0.9)
-    assert bound is not None or watched.kind == "LightLLM"  # whose first bucket of lengths ends beyond 900
+    assert bound is not None or kind == "LightLLM"  # whose first bucket of lengths ends beyond 900
     # 80 longs of 60 ms one after the other, when all have come: most waited, and nobody for half a minute.
     assert bound is None or 0.3 <= bound.wait_s <= 30
 
@@ -158,35 +166,45 @@ async def test_the_load_of_an_engine_of_its_own(watched: Watched) -> None:
         tokens = load(reading).waiting_tokens
         return isinstance(tokens, Sample) and tokens.value > 0
 
-    reading = await watched.read_until(waits)
-    seen = load(reading)
+    for reading in await watched.read_until(waits):
+        check_waiting(load(reading))
+    for reading in await watched.read_until(
+        lambda reading: any(pod.busy * pod.waiting > 0 for pod in load(reading).served)
+    ):
+        check_served(reading, watched.kind)
+    answered.cancel()
+
+
+def check_waiting(seen: RoleLoad) -> None:
     assert isinstance(seen.arrivals, Sample)
     assert isinstance(seen.waiting, Sample)
+    assert isinstance(seen.waiting_tokens, Sample)
     assert seen.waiting.value >= 1
     # An engine shows how many wait, and of what length those were that it has answered.
     assert seen.waiting_tokens.value == pytest.approx(seen.waiting.value * mean_length(seen.arrivals.value))
     for unshown in (seen.step_cost, seen.step_tokens, seen.generated, seen.kv_tokens, seen.gap_s):
         assert isinstance(unshown, Missing)
         assert unshown.reason.startswith("the engine")
-    reading = await watched.read_until(lambda reading: any(pod.busy * pod.waiting > 0 for pod in load(reading).served))
+
+
+def check_served(reading: FleetReading, kind: str) -> None:
     (pod,) = load(reading).served
     assert pod.prefill_tokens > 0
     assert pod.busy <= 1
-    if watched.kind == "LightLLM":
+    if kind == "LightLLM":
         assert load(reading).running == Missing("the engine does not show requests that run")
         assert load(reading).kv_usage == Missing("the engine does not show how full its KV cache is")
     else:
         assert isinstance(load(reading).running, Sample)
         assert isinstance(load(reading).kv_usage, Sample)
         assert isinstance(reading.pod_loads[pod.name], Sample)
-    answered.cancel()
 
 
 async def test_an_engine_that_is_gone_is_no_fresh_sample(watched: Watched) -> None:
     await watched.serve(SHORT)
     await watched.read_until(lambda reading: total(reading) >= 0)
     watched.server.process.kill()
-    reading = await watched.read_until(lambda reading: total(reading) < 0)
-    assert not isinstance(reading.metrics.lengths, Sample)
-    assert not isinstance(reading.metrics.waits, Sample)
-    assert not isinstance(load(reading).waiting, Sample)
+    for reading in await watched.read_until(lambda reading: total(reading) < 0):
+        assert not isinstance(reading.metrics.lengths, Sample)
+        assert not isinstance(reading.metrics.waits, Sample)
+        assert not isinstance(load(reading).waiting, Sample)

@@ -3,12 +3,16 @@
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.binaries import ensure
 from tests.support.installation import Fleet, Helm, OperatorProcess, installed
 from tests.support.plane.plane import ControlPlane
+
+collect_ignore = ["keda"]
+"""Needs programs that few have built: collected where it is asked for by its path, as `make test-keda` does."""
 
 
 @pytest.fixture(scope="session")
@@ -42,10 +46,27 @@ def namespace(plane: ControlPlane) -> Iterator[str]:
     plane.kubectl("delete", "namespace", name, "--wait=false")
 
 
+@pytest.fixture(scope="module")
+def operator_config() -> Mapping[str, Any]:
+    """What a module's operators are configured with beside the defaults; a module that needs more has its own."""
+    return {}
+
+
 @pytest.fixture
-def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """A process of the operator for one test; modules that tell one story over one fleet have one of their own."""
-    with OperatorProcess(plane, tmp_path / "operator") as process:
+def operator(
+    plane: ControlPlane, helm: Helm, operator_config: Mapping[str, Any], tmp_path: Path
+) -> Iterator[OperatorProcess]:
+    """A process of the operator for one test."""
+    with OperatorProcess(plane, tmp_path / "operator", operator_config) as process:
+        yield process.start()
+
+
+@pytest.fixture(scope="module")
+def module_operator(
+    plane: ControlPlane, helm: Helm, operator_config: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """One for all tests of a module, as those that tell one story over one fleet need it."""
+    with OperatorProcess(plane, tmp_path_factory.mktemp("operator"), operator_config) as process:
         yield process.start()
 
 

@@ -72,13 +72,7 @@ def earlier(plane: ControlPlane) -> int:
 
 
 @pytest.fixture(scope="module")
-def operator(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as process:
-        yield process.start()
-
-
-@pytest.fixture(scope="module")
-def fleet(plane: ControlPlane, operator: OperatorProcess) -> Iterator[Fleet]:
+def fleet(plane: ControlPlane, module_operator: OperatorProcess) -> Iterator[Fleet]:
     plane.create_namespace(NAMESPACE)
     plane.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=DEPLOYMENT)
     yield Fleet(plane, NAMESPACE)
@@ -174,16 +168,16 @@ def test_a_change_arrives_within_a_kubelets_time_and_the_pods_stay_as_they_are(f
     assert not [each for each in after if "prefleet" in each["managers"]]
 
 
-def test_a_restart_of_the_operator_changes_nothing(fleet: Fleet, operator: OperatorProcess) -> None:
+def test_a_restart_of_the_operator_changes_nothing(fleet: Fleet, module_operator: OperatorProcess) -> None:
     before = [standing(fleet), fleet.get("configmap", "their-queue")]
-    operator.kill()
-    operator.start()
-    time.sleep(5)
+    module_operator.kill()
+    module_operator.start()
+    module_operator.await_turns()
     assert [standing(fleet), fleet.get("configmap", "their-queue")] == before
 
 
 def test_of_two_policies_with_one_pod_the_newer_is_refused_and_nothing_flaps(
-    fleet: Fleet, operator: OperatorProcess
+    fleet: Fleet, module_operator: OperatorProcess
 ) -> None:
     before = standing(fleet)
     second = Fleet(fleet.plane, fleet.namespace, "another")
@@ -192,9 +186,9 @@ def test_of_two_policies_with_one_pod_the_newer_is_refused_and_nothing_flaps(
     assert "is matched by spec.attach of the older policy chat too" in refused["message"]
     assert refused["message"].startswith("Pod theirs-")
     document = second.get("pp", "another")
-    operator.kill()
-    operator.start()
-    time.sleep(5)
+    module_operator.kill()
+    module_operator.start()
+    module_operator.await_turns()
     assert second.get("pp", "another") == document
     assert standing(fleet) == before
     assert second.children() == set()
@@ -292,9 +286,9 @@ def test_no_right_was_missing(plane: ControlPlane, fleet: Fleet, earlier: int) -
 
 
 def test_a_role_in_the_namespace_is_enough(
-    helm: Helm, operator: OperatorProcess, plane: ControlPlane, namespace: str, tmp_path: Path
+    helm: Helm, module_operator: OperatorProcess, plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    operator.stop()
+    module_operator.stop()
     helm.install({"replicas": 0, "watchNamespaces": [namespace]}, upgrade=True)
     before = len(requests(plane))
     fleet = Fleet(plane, namespace)

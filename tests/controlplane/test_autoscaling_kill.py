@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients import StreamingClients
-from tests.support.installation import Fleet, Helm, OperatorProcess
+from tests.support.installation import Fleet, OperatorProcess
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
 from tests.support.waiting import eventually
@@ -39,19 +39,9 @@ def node(plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
     handle.leave()
 
 
-@pytest.fixture
-def operator(plane: ControlPlane, helm: Helm, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(plane, tmp_path / "operator", {"sizing": WINDOWS}) as process:
-        yield process.start()
-
-
-def replicas(fleet: Fleet) -> int:
-    return int((fleet.get("deployment", WORKLOAD) or {"spec": {"replicas": 0}})["spec"]["replicas"])
-
-
-def ready(fleet: Fleet) -> int:
-    found = fleet.get("deployment", WORKLOAD) or {}
-    return int((found.get("status") or {}).get("readyReplicas", 0))
+@pytest.fixture(scope="module")
+def operator_config() -> Json:
+    return {"sizing": WINDOWS}
 
 
 def decided(fleet: Fleet) -> Json:
@@ -69,18 +59,18 @@ def test_a_scaling_goes_on_where_a_killed_operator_left_it(operator: OperatorPro
         tuning={"mode": "Off"},
         autoscaling={"mixed": {"maxReplicas": 3}},
     )
-    eventually(lambda: ready(fleet) == 1, 120)
+    eventually(lambda: fleet.ready(WORKLOAD) == 1, 120)
     service = fleet.get("service", WORKLOAD)
     assert service is not None
     url = f"http://{service['spec']['clusterIP']}:8000"
     with StreamingClients(url, rate=RATE, shortest_prompt=PROMPT_TOKENS) as clients:
-        eventually(lambda: replicas(fleet) > 1, FIRST_STEP_S)
+        eventually(lambda: fleet.replicas(WORKLOAD) > 1, FIRST_STEP_S)
         operator.kill()
-        reached = replicas(fleet)
+        reached = fleet.replicas(WORKLOAD)
         operator.start()
-        eventually(lambda: decided(fleet).get("desired") == replicas(fleet) == ready(fleet), 120)
-        assert replicas(fleet) >= reached
+        eventually(lambda: decided(fleet).get("desired") == fleet.replicas(WORKLOAD) == fleet.ready(WORKLOAD), 120)
+        assert fleet.replicas(WORKLOAD) >= reached
         fleet.await_condition("Ready", "True")
-    assert f'policy="chat",role="mixed"}} {replicas(fleet)}.0' in operator.get("/metrics")
+    assert f'policy="chat",role="mixed"}} {fleet.replicas(WORKLOAD)}.0' in operator.get("/metrics")
     assert not clients.tally.failed, clients.tally.failed
     assert len(clients.tally.answered) == len(clients.tally.sent)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.installation import Helm, OperatorProcess
+from tests.support.installation import OperatorProcess
 from tests.support.loaded_fleet import GONE_S, POLL_S, LoadedFleet, ready, under_load
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
@@ -29,7 +29,6 @@ SERVICE_LAG_S = 3.0
 """Services go on to send to a pod that has been told to go, as kube-proxy does for a while."""
 TWO = {"replicas": 2}
 COST = "controller.kubernetes.io/pod-deletion-cost"
-TURNS = "prefleet_operator_loop_seconds_count"
 
 Fleets = tuple[LoadedFleet, ...]
 
@@ -51,13 +50,7 @@ def agents(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="module")
-def leader(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator.start()
-
-
-@pytest.fixture(scope="module")
-def fleets(plane: ControlPlane, leader: OperatorProcess) -> Iterator[Fleets]:
+def fleets(plane: ControlPlane, module_operator: OperatorProcess) -> Iterator[Fleets]:
     plane.create_namespace(NAMESPACE)
     found = (
         LoadedFleet(plane, NAMESPACE, "pair", {"prefill": TWO, "decode": TWO}),
@@ -98,15 +91,14 @@ def test_pods_that_are_evicted_lose_nothing(plane: ControlPlane, fleets: Fleets)
 
 
 def test_a_scale_down_takes_the_pod_with_the_least_to_do_and_loses_nothing(
-    leader: OperatorProcess, fleets: Fleets
+    module_operator: OperatorProcess, fleets: Fleets
 ) -> None:
     (*_, mixed) = fleets
     with under_load(fleets):
         # The one that is ready for the shortest time would go by itself.
         idle, busy = sorted(mixed.pods(), key=ready_since)
         mixed.keep_busy(busy, requests=12, output_tokens=1500)
-        readings = turns(leader)
-        eventually(lambda: turns(leader) >= readings + 3, 60)
+        module_operator.await_turns()
         for each in fleets:
             each.apply(replicas=1)
         (goes,) = eventually(lambda: [pod for pod in mixed.pods() if "deletionTimestamp" in pod["metadata"]], GONE_S)
@@ -121,9 +113,3 @@ def ready_since(pod: dict[str, Any]) -> str:
     """When it began to serve."""
     (condition,) = (each for each in pod["status"]["conditions"] if each["type"] == "Ready")
     return str(condition["lastTransitionTime"])
-
-
-def turns(leader: OperatorProcess) -> float:
-    """How often the operator has read all fleets' metrics."""
-    (line,) = (each for each in leader.get("/metrics").splitlines() if each.startswith(f"{TURNS} "))
-    return float(line.split()[1])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.installation import Helm, OperatorProcess
+from tests.support.installation import OperatorProcess
 from tests.support.loaded_fleet import GONE_S, POLL_S, LoadedFleet, ready, under_load
 from tests.support.plane.plane import ControlPlane
 from tests.support.routing_node import ROUTER_IMAGE, routing_node
@@ -28,14 +28,12 @@ def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def fleet(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedFleet]:
+def fleet(plane: ControlPlane, module_operator: OperatorProcess) -> Iterator[LoadedFleet]:
     plane.create_namespace(NAMESPACE)
     router = {"type": "VLLMRouter", "image": ROUTER_IMAGE}
     found = LoadedFleet(plane, NAMESPACE, "routed", {"prefill": TWO, "decode": TWO}, router)
-    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as operator:
-        operator.start()
-        with ready([found]):
-            yield found
+    with ready([found]):
+        yield found
     plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ import pytest
 from prefleet_operator.api import ConditionType
 
 from tests.support import troubleshooting
-from tests.support.installation import Fleet, Helm, OperatorProcess, installed
+from tests.support.installation import Fleet, Helm, OperatorProcess
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.processes import direct_opener
@@ -146,28 +146,23 @@ def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def unseen(
-    plane: ControlPlane, binaries: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """The release without an operator yet, and what kubectl then shows of a policy."""
-    helm = Helm(binaries["helm"], tmp_path_factory.mktemp("helm"), plane.kubeconfig)
-    with installed(plane, helm, {"replicas": 0}):
-        for namespace in (NAMESPACE, "team-b"):
-            plane.create_namespace(namespace)
-        fleet = Fleet(plane, NAMESPACE, "chat")
-        fleet.apply(**ONE)
-        yield get(fleet)
-        plane.kubectl("delete", "namespace", NAMESPACE, "team-b", "--wait=false")
+def unseen(plane: ControlPlane, helm: Helm) -> Iterator[str]:
+    """What kubectl shows of a policy before there is an operator."""
+    for namespace in (NAMESPACE, "team-b"):
+        plane.create_namespace(namespace)
+    fleet = Fleet(plane, NAMESPACE, "chat")
+    fleet.apply(**ONE)
+    yield get(fleet)
+    plane.kubectl("delete", "namespace", NAMESPACE, "team-b", "--wait=false")
 
 
 @pytest.fixture(scope="module")
-def operator(plane: ControlPlane, unseen: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with OperatorProcess(plane, tmp_path_factory.mktemp("operator"), {"metricsSources": [NOBODY]}) as process:
-        yield process.start()
+def operator_config() -> Json:
+    return {"metricsSources": [NOBODY]}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def failures(plane: ControlPlane, agent: None, operator: OperatorProcess) -> None:
+def failures(plane: ControlPlane, agent: None, unseen: str, module_operator: OperatorProcess) -> None:
     """All of them at once. Where something must have run before it fails, it runs first."""
     stale, refused = STALE.fleet(plane), FAILURES[0].fleet(plane)
     stale.apply(**{"mixed": {}, "runtime": {"image": "old-runtime"}, "scheduling": {"policy": "FCFS"}})
@@ -275,16 +270,16 @@ def test_a_rollout_that_cannot_go_on_is_said_while_the_old_pods_serve(plane: Con
     assert fleet.status()["reason"] == "ImageUnavailable"
 
 
-def test_a_change_that_is_not_yet_handled_can_be_seen(plane: ControlPlane, operator: OperatorProcess) -> None:
+def test_a_change_that_is_not_yet_handled_can_be_seen(plane: ControlPlane, module_operator: OperatorProcess) -> None:
     fleet = HEALTHY.fleet(plane)
-    operator.pause()
+    module_operator.pause()
     try:
         fleet.apply(**ONE, scheduling={"threshold": 900, "longMaxWait": "4s"})
         policy = fleet.get("pp", "chat")
         assert policy is not None
         assert (policy["metadata"]["generation"], policy["status"]["observedGeneration"]) == (2, 1)
     finally:
-        operator.resume()
+        module_operator.resume()
     eventually(lambda: fleet.status()["observedGeneration"] == 2, 20)
 
 

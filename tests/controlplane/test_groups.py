@@ -4,7 +4,6 @@ operator sees the kind come and go, applies and prunes, and says only what is so
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -55,7 +54,7 @@ def test_without_the_kind_the_fleet_is_refused_once_and_what_runs_is_left_alone(
     accepted = fleet.await_condition("Accepted", "False", "KindNotServed")
     assert "install LeaderWorkerSet (lws.sigs.k8s.io) or write nodesPerReplica: 1" in accepted["message"]
     before = told(operator, fleet)
-    time.sleep(5)
+    operator.await_turns()
     assert told(operator, fleet) - before <= 2
     assert fleet.get("deployment", "chat-mixed") is not None
     fleet.apply(**VLLM, mixed={"replicas": 1})
@@ -81,7 +80,7 @@ def test_leaders_alone_count_as_pods_of_the_fleet(operator: OperatorProcess, fle
         fleet.await_condition("Ready", "False", "PodsNotReady", timeout_s=NOTICE_S)
         templates = group_set(fleet)["spec"]["leaderWorkerTemplate"]
         make_pod(fleet, "chat-mixed-group-0-1", templates["workerTemplate"])
-        time.sleep(3)
+        operator.await_turns()
         assert fleet.condition("Ready")["status"] == "False"
         make_pod(fleet, "chat-mixed-group-0", templates["leaderTemplate"])
         fleet.await_condition("Ready", "True")

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.installation import Fleet, Helm, OperatorProcess
+from tests.support.installation import Fleet
 from tests.support.native.images import make_native_images
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.controlplane
+pytestmark = [pytest.mark.controlplane, pytest.mark.usefixtures("module_operator")]
 
 Json = dict[str, Any]
 
@@ -32,12 +32,6 @@ def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     handle = start_agent(plane, tmp_path_factory.mktemp("agent"), name="natives", images=images)
     yield
     handle.leave()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operator(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as process:
-        yield process.start()
 
 
 @pytest.fixture

@@ -50,12 +50,6 @@ def await_effective(fleet: Fleet, generation: int) -> Json:
     return fleet.status()
 
 
-def replicas(fleet: Fleet, role: str) -> int:
-    deployment = fleet.get("deployment", f"chat-{role}")
-    assert deployment is not None
-    return int(deployment["spec"]["replicas"])
-
-
 def test_a_policy_becomes_objects_that_it_owns(operator: OperatorProcess, fleet: Fleet) -> None:
     fleet.apply(**PREFILL_DECODE)
     eventually(lambda: fleet.children() == CHILDREN, 20)
@@ -75,9 +69,9 @@ def test_a_policy_becomes_objects_that_it_owns(operator: OperatorProcess, fleet:
 def test_nothing_is_written_while_nothing_changes(operator: OperatorProcess, fleet: Fleet) -> None:
     fleet.apply(**PREFILL_DECODE)
     await_effective(fleet, 1)
-    time.sleep(2)
+    operator.await_turns()
     before = [fleet.get("pp", "chat"), fleet.get("configmap", "chat-policy"), fleet.get("service", "chat-prefill")]
-    time.sleep(4)
+    operator.await_turns()
     after = [fleet.get("pp", "chat"), fleet.get("configmap", "chat-policy"), fleet.get("service", "chat-prefill")]
     assert before == after
 
@@ -127,7 +121,7 @@ def test_a_role_grows_and_a_role_taken_out_is_pruned(operator: OperatorProcess, 
     fleet.apply(**PREFILL_DECODE)
     eventually(lambda: fleet.children() == CHILDREN, 20)
     fleet.apply(prefill={"replicas": 3}, decode={"replicas": 1})
-    eventually(lambda: replicas(fleet, "prefill") == 3, 20)
+    eventually(lambda: fleet.replicas("chat-prefill") == 3, 20)
     fleet.apply(mixed={"replicas": 2})
     mixed = {"configmap/chat-policy", "deployment/chat-mixed", "service/chat-mixed"}
     eventually(lambda: fleet.children() == mixed, 20)
@@ -142,7 +136,7 @@ def test_what_others_change_or_delete_is_put_right(
     await_effective(fleet, 1)
     plane.kubectl("-n", fleet.namespace, "scale", "deployment/chat-prefill", "--replicas=7")
     plane.kubectl("-n", fleet.namespace, "delete", "service/chat-decode")
-    eventually(lambda: replicas(fleet, "prefill") == 1 and fleet.children() == CHILDREN, 20)
+    eventually(lambda: fleet.replicas("chat-prefill") == 1 and fleet.children() == CHILDREN, 20)
     document = fleet.runtime_policy() | {"threshold": 7}
     patch = json.dumps({"data": {"policy.json": json.dumps(document)}})
     plane.kubectl("-n", fleet.namespace, "patch", "configmap", "chat-policy", "--type=merge", "-p", patch)
@@ -278,7 +272,7 @@ def test_a_deletion_with_the_operator_down_leaves_nothing_behind(
     everything = ("-n", fleet.namespace, "get", "deploy,rs,pods,svc,cm", "-l", "prefleet.dev/fleet", "-o", "name")
     eventually(lambda: plane.kubectl(*everything).strip() == "", 60)
     operator.start()
-    time.sleep(2)
+    operator.await_turns()
     assert plane.kubectl(*everything).strip() == ""
 
 
@@ -378,7 +372,7 @@ def actuators_come_and_go(plane: ControlPlane, fleet: Fleet, folder: Path) -> No
         fleet.apply(**mixed, **autoscaled("KEDA", 1), metricsSource="cluster")
         eventually(lambda: fleet.get("scaledobject", "chat-mixed"), 20)
         fleet.apply(**mixed, **autoscaled("Direct", 2))
-        eventually(lambda: replicas(fleet, "mixed") == 2, 20)
+        eventually(lambda: fleet.replicas("chat-mixed") == 2, 20)
 
 
 def test_the_rights_suffice_and_none_is_unused(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.installation import Fleet, Helm, OperatorProcess
+from tests.support.installation import Fleet, OperatorProcess
 from tests.support.node_agent.launch import start_agent
 from tests.support.plane.plane import ControlPlane
-from tests.support.pod_watch import PodWatch, SeenPod
+from tests.support.pod_watch import PodWatch, SeenPod, is_ready
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.controlplane
@@ -35,13 +35,6 @@ def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     handle = start_agent(plane, tmp_path_factory.mktemp("agent"), name="rollouts")
     yield
     handle.leave()
-
-
-@pytest.fixture(scope="module")
-def operator(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """One for all tests."""
-    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as process:
-        yield process.start()
 
 
 def spec(revision: str, rollout: Json = ONE_BY_ONE, **prefill: Any) -> Json:
@@ -69,7 +62,7 @@ def revisions(fleet: Fleet, ready: bool = True) -> list[tuple[str, str]]:
     return sorted(
         (pod["metadata"]["labels"]["prefleet.dev/role"], _env(pod)["REVISION"])
         for pod in fleet.pods()
-        if not ready or any((c["type"], c["status"]) == ("Ready", "True") for c in pod["status"].get("conditions", ()))
+        if not ready or is_ready(pod)
     )
 
 
@@ -136,7 +129,7 @@ def says(fleet: Fleet, words: str) -> Callable[[], str]:
 
 @pytest.mark.parametrize("rollout", [ONE_BY_ONE, BY_SURGE], ids=["one by one", "by surge"])
 def test_both_roles_roll_together_and_are_in_step_at_every_moment(
-    fleet: Fleet, operator: OperatorProcess, rollout: Json
+    fleet: Fleet, module_operator: OperatorProcess, rollout: Json
 ) -> None:
     fleet.apply(**spec("1", rollout))
     await_revision(fleet, "1", rollout)
@@ -156,7 +149,7 @@ def test_both_roles_roll_together_and_are_in_step_at_every_moment(
 
 
 def test_broken_new_pods_stop_both_roles_and_the_next_good_spec_goes_through(
-    fleet: Fleet, operator: OperatorProcess
+    fleet: Fleet, module_operator: OperatorProcess
 ) -> None:
     fleet.apply(**spec("1"))
     await_revision(fleet, "1")
@@ -169,7 +162,7 @@ def test_broken_new_pods_stop_both_roles_and_the_next_good_spec_goes_through(
         # Decode may end what it had begun, and no more.
         eventually(lambda: "decode" in _paused(fleet), 40)
         before = {pod["metadata"]["name"] for pod in fleet.pods()}
-        time.sleep(8)
+        module_operator.await_turns()
         assert {pod["metadata"]["name"] for pod in fleet.pods()} == before
         assert revisions(fleet).count(("prefill", "1")) == REPLICAS - 1
         assert "prefill" not in _paused(fleet), "what is stuck must go on saying so"
@@ -179,7 +172,9 @@ def test_broken_new_pods_stop_both_roles_and_the_next_good_spec_goes_through(
     check_serving(watch.states[2 * REPLICAS :], new)
 
 
-def test_a_role_that_is_taken_out_serves_until_those_in_its_place_do(fleet: Fleet, operator: OperatorProcess) -> None:
+def test_a_role_that_is_taken_out_serves_until_those_in_its_place_do(
+    fleet: Fleet, module_operator: OperatorProcess
+) -> None:
     fleet.apply(mixed=spec("1")["decode"])
     mixed = [("mixed", "1")] * REPLICAS
     eventually(lambda: revisions(fleet) == mixed, ROLLED_S, 0.5)
@@ -199,17 +194,17 @@ def test_a_role_that_is_taken_out_serves_until_those_in_its_place_do(fleet: Flee
 
 @pytest.mark.parametrize("killed", [False, True], ids=["while it runs", "while no operator runs"])
 def test_a_policy_that_goes_in_the_middle_and_leaves_its_fleet_leaves_no_role_paused(
-    fleet: Fleet, operator: OperatorProcess, killed: bool
+    fleet: Fleet, module_operator: OperatorProcess, killed: bool
 ) -> None:
     fleet.apply(**spec("1"))
     await_revision(fleet, "1")
     fleet.apply(**spec("2", args=["--no-such-argument"]))
     eventually(lambda: _paused(fleet) == ["decode"], 60)
     if killed:
-        operator.kill()
+        module_operator.kill()
     fleet.plane.kubectl("delete", "prefillpolicy", "chat", "-n", fleet.namespace, "--cascade=orphan")
     if killed:
-        operator.start()
+        module_operator.start()
     eventually(lambda: not _paused(fleet), 30)
     assert revisions(fleet).count(("prefill", "1")) == REPLICAS - 1, "it goes on by itself, and as safely"
 
@@ -219,7 +214,7 @@ def _paused(fleet: Fleet) -> list[str]:
 
 
 def test_a_broken_old_revision_blocks_nothing_and_a_rollback_is_the_old_spec(
-    fleet: Fleet, operator: OperatorProcess
+    fleet: Fleet, module_operator: OperatorProcess
 ) -> None:
     fleet.apply(**spec("1", args=["--no-such-argument"]))
     eventually(lambda: fleet.condition("Ready").get("reason") == "EngineCrashing", 60)
@@ -235,7 +230,7 @@ def test_a_broken_old_revision_blocks_nothing_and_a_rollback_is_the_old_spec(
 
 
 def test_an_operator_that_is_killed_again_and_again_converges_to_the_same_end(
-    fleet: Fleet, operator: OperatorProcess
+    fleet: Fleet, module_operator: OperatorProcess
 ) -> None:
     source = random.Random(8)
     fleet.apply(**spec("1"))
@@ -246,8 +241,8 @@ def test_an_operator_that_is_killed_again_and_again_converges_to_the_same_end(
         fleet.apply(**spec("2"))
         for _ in range(6):
             time.sleep(source.uniform(0, 4))
-            operator.kill()
-            operator.start()
+            module_operator.kill()
+            module_operator.start()
         await_revision(fleet, "2")
         new = digests(fleet)
     check_serving(watch.states[begun:], new)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.installation import Fleet, Helm, OperatorProcess
+from tests.support.installation import Fleet, OperatorProcess
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.processes import direct_opener
 from tests.support.routing_node import ROUTER_IMAGE, routing_node
@@ -53,11 +53,9 @@ def agent(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def fleet(plane: ControlPlane, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(plane: ControlPlane, module_operator: OperatorProcess) -> Iterator[Fleet]:
     plane.create_namespace(NAMESPACE)
-    with OperatorProcess(plane, tmp_path_factory.mktemp("operator")) as operator:
-        operator.start()
-        yield Fleet(plane, NAMESPACE)
+    yield Fleet(plane, NAMESPACE)
     plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def test_an_upgrade_restarts_no_pod_and_a_changed_spec_brings_it_in_one_rollout(
         grow(fleet, 4)
         before, sets, generation = uids(fleet, "pods"), uids(fleet, "replicasets"), generations(fleet)
         assert not waits(fleet)
-    with operator(plane, tmp_path, NEW).start():
+    with operator(plane, tmp_path, NEW).start() as process:
         eventually(lambda: waits(fleet), 20)
         assert (uids(fleet, "pods"), uids(fleet, "replicasets")) == (before, sets)
         assert generations(fleet) == generation
@@ -90,7 +89,7 @@ def test_an_upgrade_restarts_no_pod_and_a_changed_spec_brings_it_in_one_rollout(
         assert "1 pod of decode for spec.initContainers[prefleet-runtime].image" in note
         assert "router" not in note
         eventually(lambda: not waits(fleet), 10)
-        time.sleep(3)
+        process.await_turns()
         made = [each for each in listed(fleet, "replicasets") if NEW in json.dumps(each["spec"]["template"])]
         assert len(made) == 2, "one rollout for each role"
 
@@ -106,11 +105,11 @@ def test_the_annotation_asks_for_the_upgrade_and_a_kill_in_the_middle_converges(
         fleet.plane.kubectl("-n", fleet.namespace, "annotate", "pp", "chat", "prefleet.dev/upgrade=1")
         eventually(lambda: NEW in runtime_images(fleet), 20)
         process.kill()
-    with operator(plane, tmp_path, NEW).start():
+    with operator(plane, tmp_path, NEW).start() as process:
         eventually(lambda: runtime_images(fleet) == {NEW}, 20)
         eventually(lambda: not waits(fleet), 20)
         generation = generations(fleet)
-        time.sleep(3)
+        process.await_turns()
         assert generations(fleet) == generation
 
 

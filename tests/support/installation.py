@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -25,6 +24,19 @@ CHART = Path(__file__).parents[2] / "helm" / "prefleet"
 RELEASE = "prefleet"
 OPERATOR_NAMESPACE = "prefleet-system"
 HELM_TIMEOUT_S = 90
+RESOURCES = {
+    "configmap": ("api/v1", "configmaps"),
+    "deployment": ("apis/apps/v1", "deployments"),
+    "hpa": ("apis/autoscaling/v2", "horizontalpodautoscalers"),
+    "leaderworkerset": ("apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
+    "pod": ("api/v1", "pods"),
+    "poddisruptionbudget": ("apis/policy/v1", "poddisruptionbudgets"),
+    "pp": ("apis/prefleet.dev/v1alpha1", "prefillpolicies"),
+    "scaledobject": ("apis/keda.sh/v1alpha1", "scaledobjects"),
+    "service": ("api/v1", "services"),
+}
+"""Where the API server has what a fleet is made of, by kubectl's names."""
+_TURNS = "prefleet_operator_loop_seconds_count"
 
 Json = dict[str, Any]
 
@@ -151,6 +163,15 @@ class OperatorProcess:
         except OSError:
             return ""
 
+    def await_turns(self, count: int = 3) -> None:
+        """Until it has gone round its fleets so many times more: what it would do by itself it has done by then."""
+        before = self._turns()
+        eventually(lambda: self._turns() >= before + count, 60)
+
+    def _turns(self) -> float:
+        (line,) = (each for each in self.get("/metrics").splitlines() if each.startswith(f"{_TURNS} "))
+        return float(line.split()[1])
+
     def kill(self) -> None:
         """SIGKILL, with nothing tidied up."""
         assert self.process is not None
@@ -227,9 +248,15 @@ class Fleet:
         return done.returncode, done.stdout, done.stderr
 
     def get(self, kind: str, name: str) -> Json | None:
-        """One object of the fleet's namespace, or None."""
-        text = self.plane.kubectl("-n", self.namespace, "get", kind, name, "--ignore-not-found", "-o", "json")
-        return json.loads(text) if text.strip() else None
+        """One object of the fleet's namespace as kubectl shows it, without its managed fields; or None."""
+        found: Json | None = self.plane.read(f"{self._path(kind)}/{name}")
+        if found is not None:
+            found["metadata"].pop("managedFields", None)
+        return found
+
+    def _path(self, kind: str) -> str:
+        group, plural = RESOURCES[kind]
+        return f"/{group}/namespaces/{self.namespace}/{plural}"
 
     def status(self) -> Json:
         """The policy's status."""
@@ -241,10 +268,25 @@ class Fleet:
         conditions = self.status().get("conditions") or []
         return next((each for each in conditions if each["type"] == kind), {})
 
+    def replicas(self, workload: str, kind: str = "deployment") -> int:
+        """What a workload is to have; -1 where it is not there."""
+        found = self.get(kind, workload)
+        return -1 if found is None else int(found["spec"]["replicas"])
+
+    def ready(self, workload: str) -> int:
+        """How many pods of a Deployment serve."""
+        found = self.get("deployment", workload) or {}
+        return int((found.get("status") or {}).get("readyReplicas", 0))
+
+    def scaled_by(self, workload: str, kind: str = "deployment") -> set[str]:
+        """Which field managers hold the number of a workload's replicas."""
+        entries = self.plane.read(f"{self._path(kind)}/{workload}")["metadata"].get("managedFields", [])
+        return {each["manager"] for each in entries if "f:replicas" in each["fieldsV1"].get("f:spec", {})}
+
     def pods(self) -> list[Json]:
         """The pods of the fleet's namespace that are there to stay."""
-        found = self.plane.kubectl("-n", self.namespace, "get", "pods", "-o", "json")
-        return [pod for pod in json.loads(found)["items"] if "deletionTimestamp" not in pod["metadata"]]
+        pods = self.plane.read(self._path("pod"))["items"]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def await_condition(self, kind: str, status: str, reason: str | None = None, timeout_s: float = 30) -> Json:
         """The condition once it has that status (and reason)."""
@@ -263,8 +305,8 @@ class Fleet:
 
     def children(self) -> set[str]:
         """Kind/name of everything that carries the fleet's label, pods left out."""
-        text = self.plane.kubectl(
-            "-n", self.namespace, "get", "configmap,deployment,service", "-l", f"prefleet.dev/fleet={self.name}",
-            "-o", "name",
-        )  # fmt: skip
-        return {re.sub(r"\.apps|\.v1", "", line) for line in text.split()}
+        label = f"labelSelector=prefleet.dev/fleet%3D{self.name}"
+        found = {
+            kind: self.plane.read(f"{self._path(kind)}?{label}") for kind in ("configmap", "deployment", "service")
+        }
+        return {f"{kind}/{each['metadata']['name']}" for kind, listed in found.items() for each in listed["items"]}

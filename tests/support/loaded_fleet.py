@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from urllib.parse import quote
 
 from tests.support.clients import SHORTEST_PROMPT, StreamingClients, Tally
 from tests.support.installation import Fleet
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.processes import answers
 from tests.support.pod_ledger import PodLedger
+from tests.support.pod_watch import is_ready
 from tests.support.waiting import eventually
 
 Json = dict[str, Any]
@@ -61,8 +62,8 @@ class LoadedFleet:
         """All pods of its roles that are there."""
         roles = ",".join(self.spec) if role is None else role
         selector = f"prefleet.dev/fleet={self.fleet.name},prefleet.dev/role in ({roles})"
-        found = self.fleet.plane.kubectl("-n", self.fleet.namespace, "get", "pods", "-l", selector, "-o", "json")
-        return list(json.loads(found)["items"])
+        path = f"/api/v1/namespaces/{self.fleet.namespace}/pods?labelSelector={quote(selector)}"
+        return list(self.fleet.plane.read(path)["items"])
 
     def apply(self, role: str | None = None, **changed: Any) -> None:
         """The spec, with something of one role, or of all, changed for good."""
@@ -75,7 +76,7 @@ class LoadedFleet:
 
         def ready() -> bool:
             pods = self.pods()
-            serving = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and _is_ready(pod)]
+            serving = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and is_ready(pod)]
             wanted = sum(int(role["replicas"]) for role in self.spec.values())
             return len(serving) == len(pods) == wanted
 
@@ -134,11 +135,6 @@ class LoadedFleet:
         service = self.fleet.get("service", f"{self.fleet.name}-{name}")
         assert service is not None
         return f"http://{service['spec']['clusterIP']}:8000"
-
-
-def _is_ready(pod: Json) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 @contextmanager

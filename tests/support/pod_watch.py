@@ -71,11 +71,17 @@ class PodWatch:
                 text = ""
 
 
+def is_ready(pod: Json) -> bool:
+    """Whether it serves."""
+    conditions = pod["status"].get("conditions") or ()
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+
 def _seen(pod: Json) -> SeenPod:
-    metadata, conditions = pod["metadata"], pod["status"].get("conditions") or ()
+    metadata = pod["metadata"]
     return SeenPod(
         name=metadata["name"],
         role=metadata["labels"]["prefleet.dev/role"],
         template=(metadata.get("annotations") or {}).get("prefleet.dev/template", ""),
-        ready=any((each["type"], each["status"]) == ("Ready", "True") for each in conditions),
+        ready=is_ready(pod),
     )

@@ -18,6 +18,7 @@ from prefleet_operator.api import Actuator, PrefillPolicySpec, Role
 from prefleet_operator.render.actuators import DESIRED_METRIC, render_actuators
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
+from tests.support.installation import Fleet
 from tests.support.plane.components import HOST
 from tests.support.plane.plane import ControlPlane
 from tests.support.plane.processes import free_ports
@@ -60,7 +61,7 @@ class Wish:
 
     def replicas(self) -> int:
         """What the Deployment is to have."""
-        return int(self._get("deployment", WORKLOAD)["spec"]["replicas"])
+        return self._fleet.replicas(WORKLOAD)
 
     def comes_true(self, replicas: int) -> None:
         """Wish a number, and wait until the Deployment has it."""
@@ -71,15 +72,16 @@ class Wish:
         """Wait until that condition of what sets the number is False; the reason that it gives."""
 
         def reason() -> str:
-            conditions = self._get(kind, name)["status"].get("conditions") or []
+            status = (self._fleet.get(kind, name) or {}).get("status", {})
+            conditions = status.get("conditions") or []
             told = (each for each in conditions if (each["type"], each["status"]) == (condition, "False"))
             return next((str(each["reason"]) for each in told), "")
 
         return eventually(reason, 90)
 
-    def _get(self, kind: str, name: str) -> Json:
-        found: Json = json.loads(self.plane.kubectl("-n", self.namespace, "get", kind, name, "-o", "json"))
-        return found
+    @property
+    def _fleet(self) -> Fleet:
+        return Fleet(self.plane, self.namespace, POLICY)
 
 
 @contextmanager

@@ -27,9 +27,14 @@ def figures(*arguments: str) -> dict[str, Any]:
     return document
 
 
-def test_two_kinds_are_split_at_their_valley_and_the_reasons_are_given():
-    document = figures(*QUICK)
-    advice = document["advice"]
+@pytest.fixture(scope="module")
+def quick() -> dict[str, Any]:
+    """What is advised for QUICK."""
+    return figures(*QUICK)
+
+
+def test_two_kinds_are_split_at_their_valley_and_the_reasons_are_given(quick: dict[str, Any]):
+    advice = quick["advice"]
     assert advice["policy"] == "ShortRequestFirst"
     assert 600 < advice["threshold"] < 4000
     assert advice["threshold_reason"]["reason"] == "Valley"
@@ -37,9 +42,8 @@ def test_two_kinds_are_split_at_their_valley_and_the_reasons_are_given():
     assert "in replay without promotion P95 of" in advice["long_max_wait_reason"]["message"]
 
 
-def test_the_alternatives_are_those_that_were_tried_and_one_is_marked():
-    document = figures(*QUICK)
-    alternatives, advice = document["alternatives"], document["advice"]
+def test_the_alternatives_are_those_that_were_tried_and_one_is_marked(quick: dict[str, Any]):
+    alternatives, advice = quick["alternatives"], quick["advice"]
     chosen = [each for each in alternatives if each["chosen"]]
     assert [(each["threshold"], each["long_max_wait_s"]) for each in chosen] == [
         (advice["threshold"], advice["long_max_wait_s"])
@@ -61,8 +65,8 @@ def test_the_yaml_at_the_end_is_the_scheduling_of_a_policy_that_is_admitted():
     assert f"run ShortRequestFirst with threshold {scheduling.threshold:,} and longMaxWait" in result.output
 
 
-def test_the_same_command_gives_the_same_figures():
-    assert figures(*QUICK) == figures(*QUICK)
+def test_the_same_command_gives_the_same_figures(quick: dict[str, Any]):
+    assert figures(*QUICK) == quick
 
 
 def test_lengths_without_spread_are_advised_first_come_first_served(tmp_path: Path):

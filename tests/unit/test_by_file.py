@@ -20,28 +20,26 @@ def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_file_runs_and_one_failure_counts(tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / f"test_right_{number}.py").write_text("def test_it() -> None:\n    pass\n")
+    (tmp_path / "test_right.py").write_text("def test_it() -> None:\n    pass\n")
     assert run(tmp_path).returncode == 0
     (tmp_path / "test_wrong.py").write_text("def test_it() -> None:\n    assert False, 'this is why'\n")
     done = run(tmp_path)
     assert done.returncode == 1
-    assert done.stdout.count("passed in") >= 3
+    assert "test_right.py: passed in" in done.stdout
     assert "this is why" in done.stdout
     assert "test_wrong.py: FAILED" in done.stdout
 
 
 def test_a_folder_that_is_run_whole_counts_too(tmp_path: Path) -> None:
     whole, single = tmp_path / "whole", tmp_path / "single"
-    for folder, outcome in ((whole, "False"), (single, "True")):
-        folder.mkdir()
-        for number in range(2):
-            (folder / f"test_{folder.name}_{number}.py").write_text(f"def test_it() -> None:\n    assert {outcome}\n")
+    for folder, number, outcome in ((whole, 0, "False"), (whole, 1, "False"), (single, 0, "True")):
+        folder.mkdir(exist_ok=True)
+        (folder / f"test_{folder.name}_{number}.py").write_text(f"def test_it() -> None:\n    assert {outcome}\n")
     done = run(single, "--whole", str(whole))
     assert done.returncode == 1
     assert f"{whole}: FAILED" in done.stdout
     assert "2 failed" in done.stdout
-    assert done.stdout.count(": passed in") == 2
+    assert done.stdout.count(": passed in") == 1
 
 
 def test_files_that_wait_for_long_go_first(tmp_path: Path) -> None:

@@ -69,6 +69,17 @@ def test_the_number_of_a_malformed_line_counts_blank_lines_and_the_header(tmp_pa
         (gzip.compress(TWO.encode())[:-9], "is cut off or damaged: fetch it again"),
         (HEADER.encode(), "holds no request"),
     ],
+    ids=[
+        "nothing",
+        "blank lines",
+        "a byte order mark",
+        "nothing, in gzip",
+        "UTF-16",
+        "bytes of no text",
+        "no gzip after its first bytes",
+        "gzip that is cut off",
+        "a header",
+    ],
 )
 def test_a_file_without_a_trace_is_one_sentence(content: bytes, message: str, tmp_path: Path) -> None:
     path = written(tmp_path, content)

@@ -19,16 +19,18 @@ import re
 import socket
 import ssl
 import subprocess
+import urllib.error
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tests.support.node_agent.addresses import claim
 from tests.support.plane import components
 from tests.support.plane.certs import Authority, Pair, signing_key
 from tests.support.plane.components import HOST, Credentials, Ports
 from tests.support.plane.kubeconfig import write_kubeconfig
-from tests.support.plane.processes import Process, answers, free_ports
+from tests.support.plane.processes import Process, answers, direct_opener, free_ports
 from tests.support.waiting import eventually
 
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
@@ -73,6 +75,7 @@ class ControlPlane:
         self._credentials = self._issue()
         self._admin = self._authority.issue("admin", "admin", ["system:masters"])
         self.kubeconfig = self._kubeconfig("admin", self._admin)
+        self._opener = direct_opener(self._tls(self._admin))
         try:
             self._start_etcd()
             self._start_api_server()
@@ -137,6 +140,19 @@ class ControlPlane:
         if done.returncode:
             raise KubectlFailed(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
+
+    def read(self, path: str, timeout_s: float = 60.0) -> Any:
+        """What a GET of that path answers to the administrator; None where nothing is there.
+
+        For what is asked again and again: kubectl costs thirty times as much, most of it to start.
+        """
+        try:
+            with self._opener.open(f"{self.server}{path}", timeout=timeout_s) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
 
     def create_namespace(self, name: str) -> None:
         """A namespace in which pods can be created: its default service account is there on return."""
