@@ -214,6 +214,16 @@ def test_what_comes_and_goes_is_not_said() -> None:
         assert after is before
 
 
+def test_that_a_role_is_not_measured_is_said_after_a_minute_and_that_it_is_again_at_once() -> None:
+    blind = resize(replace(GROWS, reason=Reason.METRICS_MISSING))
+    told = to_status(blind, None, NOW)
+    _, again = tell(STATE, told, False, NOW + 1)
+    assert again.roles[0].reason == GROWS.reason
+    lost, still = tell(blind, again, False, NOW + 2)
+    assert still is again
+    assert tell(lost, again, False, NOW + 2 + STEADY_S)[1].roles[0].reason == "MetricsMissing"
+
+
 def test_a_changed_spec_brings_its_words_at_once() -> None:
     before = to_status(STATE, None, NOW)
     _, after = tell(resize(replace(GROWS, reason=Reason.DAMPED)), before, True, NOW)

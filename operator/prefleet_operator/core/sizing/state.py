@@ -4,7 +4,9 @@ In the process there is a `SizingState` for each fleet: the last decision, when 
 the status stand the numbers that matter to people and the memory as it was when they last changed. What a decision
 weighs moves all the time, and near a step so does the reason for a number that stays; one scrape that fails is no news
 either. So `tell` writes at once only what changes a number, who sets it or who acted on waits, and what a changed spec
-brings; other words stand in a status once each decision has had the same ones for `STEADY_S`.
+brings, and that a role is measured again: to say for another minute that it is not would mislead, and since the loss
+itself is said only after one, that cannot come and go. Other words stand in a status once each decision has had the
+same ones for `STEADY_S`.
 
 Anybody may write a status. A memory of another version, one that is no memory, or one that knows the future, is lost:
 then it begins anew, and until a whole window has been seen nothing shrinks. Nor does it after a restart: nobody knows
@@ -37,6 +39,7 @@ CLOCK_SKEW_S = 60.0
 
 STEADY_S = 60.0
 """For how long a number that stays must do so for another reason before that is said."""
+_BLIND = (Reason.METRICS_MISSING, Reason.METRICS_STALE)
 RECALLED = 0
 """The generation of a state that another process has left."""
 
@@ -122,7 +125,7 @@ def tell(
     """`.status.autoscaling`, which is `previous` unless something is to be said, and the state with what is not said
     yet. `renewed`: the spec is another than that of the status."""
     current = to_status(state, previous, now)
-    if previous is None or renewed or _numbers(previous) != _numbers(current):
+    if previous is None or renewed or _numbers(previous) != _numbers(current) or _sees_again(previous, current):
         return replace(state, unsaid=None), current
     words = _words(current)
     if words == _words(previous):
@@ -166,6 +169,12 @@ def _numbers(status: SizingStatus) -> object:
     another = Reason.SCALED_BY_ANOTHER
     sizes = [(size.name, size.desired, size.reason in set(Reason), size.reason == another) for size in status.roles]
     return status.state_version, status.actuator, sizes, waits
+
+
+def _sees_again(previous: SizingStatus, current: SizingStatus) -> bool:
+    """Whether a role is measured of which the status says that it is not."""
+    blind = {size.name for size in previous.roles if size.reason in _BLIND}
+    return any(size.name in blind and size.reason not in _BLIND for size in current.roles)
 
 
 def _words(status: SizingStatus) -> object:
