@@ -290,6 +290,14 @@ PARTS = (
         '{"BackendConfig": {"ModelDeployConfig": {"ModelConfig": [{"modelName": "x"}]}}}',
         "remove BackendConfig.ModelDeployConfig.ModelConfig.modelName: the operator writes it",
     ),
+    (
+        '{"ServerConfig": {"port": 1, "managementPort": 2, "metricsPort": 3, "httpsEnabled": 1}, "BackendConfig": 1}',
+        "remove BackendConfig: the operator writes it",
+    ),
+    (
+        '{"ServerConfig": {"port": 1, "managementPort": 2, "metricsPort": 3, "httpsEnabled": true}}',
+        "remove ServerConfig.httpsEnabled: the operator writes it",
+    ),
     ('{"BackendConfig": {"ScheduleConfig": 3}}', "remove BackendConfig.ScheduleConfig: the operator writes it"),
     ('{"BackendConfig": {"ScheduleConfig": {"templateType": "Mix"}}}', "remove split-fuse"),
     (

@@ -205,8 +205,12 @@ def test_an_overlay_is_laid_over_the_routers_pod() -> None:
         ({"spec": {"containers": [{"name": "router", "args": []}]}}, "write spec.router.args instead"),
         ({"spec": {"serviceAccountName": "admin"}}, "write spec.router.serviceAccountName instead"),
         ({"status": {}}, "spec.router.podTemplate: remove status"),
+        (
+            {"spec": {"containers": [{"name": "proxy", "ports": [{"containerPort": 29000}]}]}},
+            "spec.router.podTemplate: changes who listens at the router's ports",
+        ),
     ],
-    ids=["labels", "image", "args", "account", "no pod"],
+    ids=["labels", "image", "args", "account", "no pod", "a port"],
 )
 def test_an_overlay_that_changes_what_the_operator_needs_is_refused(overlay: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidSpecError) as refusal:
