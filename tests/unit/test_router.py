@@ -22,6 +22,9 @@ NATIVE: dict[str, Any] = {"type": "SGLangRouter", "image": "lmsysorg/sgl-model-g
 NOW = 1_700_000_000.0
 
 
+GROWS: dict[str, Any] = {"autoscaling": {"mixed": {"minReplicas": 1, "maxReplicas": 2}}}
+
+
 def with_router(spec: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return spec | {"router": ROUTER | fields}
 
@@ -223,6 +226,7 @@ def test_an_overlay_that_changes_what_the_operator_needs_is_refused(overlay: dic
     [
         pytest.param(with_router(VLLM), True, id="by Services, before several pods"),
         pytest.param(with_router(SIMULATOR), False, id="before one pod"),
+        pytest.param(with_router(SIMULATOR | GROWS), True, id="before one pod that may become several"),
         pytest.param(with_router(VLLM, serviceAccountName="finder"), False, id="by watching"),
         pytest.param(VLLM, False, id="no router"),
     ],
