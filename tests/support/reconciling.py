@@ -49,6 +49,7 @@ class Killed(BaseException):
 class MemoryApi:
     """The few calls that reconciling makes, over one dict; versions rise, conflicts and ownership are as real.
 
+    `refuses`: the kind that it applies none of, for the reason `refusal`.
     `fault`: raised in place of the answer to the write of that number, which has been carried out.
     """
 
@@ -57,6 +58,7 @@ class MemoryApi:
         self.version = 100
         self.writes: list[str] = []
         self.refuses: str | None = None
+        self.refusal = "no"
         self.fault: tuple[int, BaseException] | None = None
         self.contents: dict[int, set[str]] = {}
 
@@ -82,7 +84,7 @@ class MemoryApi:
 
     async def apply(self, resource: Resource, desired: Object) -> Object:
         if self.refuses == desired["kind"]:
-            raise RefusedError("no")
+            raise RefusedError(self.refusal)
         live = self.objects.get((resource.plural, desired["metadata"]["name"]))
         self._check(live, desired)
         found = copy.deepcopy(desired)

@@ -136,6 +136,19 @@ def test_every_patch_of_a_supported_vllm_release_is_admitted(version: str) -> No
     assert parse_document(admitted.document()).spec.engine.version == version
 
 
+def test_a_release_that_no_tag_can_name_is_admitted_beside_an_image_and_for_attached_pods() -> None:
+    own = {"spec.engine": {"type": "VLLM", "version": "0.33.0+cu129", "image": "mine/vllm:1"}}
+    attached = {
+        "spec.engine": {"type": "VLLM", "version": "0.33.0+cu129"},
+        "spec.model.source": None,
+        "spec.prefill": None,
+        "spec.decode": None,
+        "spec.attach": {"mixed": {"podSelector": {"matchLabels": {"app": "chat"}}}},
+    }
+    for change in (own, attached):
+        assert parse_document(BadSpec("good", change, "", "").document()).spec.engine.version == "0.33.0+cu129"
+
+
 @pytest.mark.parametrize("version", ["0.27.1", "0.34.0", "0.3.20", "0.280.0", "0x28.0", "v0.32.0"])
 def test_another_vllm_release_is_refused(version: str) -> None:
     refused = BadSpec("another release", {"spec.engine.version": version}, "", "")

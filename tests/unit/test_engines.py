@@ -95,6 +95,13 @@ def test_from_0_25_1_on_the_setting_is_nested() -> None:
     }
 
 
+def test_an_abbreviated_setting_of_the_users_is_merged_too() -> None:
+    """The last one counts: beside the operator's it would be lost without a word."""
+    spec = spec_of("VLLMAscend", prefill__args=["--additional-conf", '{"a": 1}'])
+    assert additional(spec, "prefill", SHORT_FIRST)["a"] == 1
+    assert "--additional-conf" not in engine(spec, "prefill", SHORT_FIRST)["args"]
+
+
 def test_0_24_0rc1_has_a_key_of_its_own_and_needs_the_recompute_scheduler() -> None:
     spec = spec_of("VLLMAscend", engine__version="0.24.0rc1", prefill=None, decode=None, mixed={})
     assert additional(spec, "mixed", SHORT_FIRST) == {
@@ -109,7 +116,7 @@ def test_under_fcfs_and_on_decode_pods_nothing_is_said() -> None:
 
 
 def test_both_sides_of_a_handover_know_each_others_parallelism() -> None:
-    spec = spec_of("VLLMAscend", prefill__args=["-tp", "4"], decode__args=["--tensor_parallel_size=2"])
+    spec = spec_of("VLLMAscend", prefill__args=["-tp", "4"], decode__args=["--tensor_parallel=2"])
     for role, kv_role in (("prefill", "kv_producer"), ("decode", "kv_consumer")):
         config = json.loads(option(engine(spec, role, FCFS)["args"], "--kv-transfer-config"))
         sizes = {side: config["kv_connector_extra_config"][side]["tp_size"] for side in ("prefill", "decode")}
@@ -199,11 +206,13 @@ def test_the_silent_limit_of_sglangs_hrrn_is_warned_of() -> None:
     assert engine_for(other).warnings(other) == ()
 
 
+@pytest.mark.parametrize("flag", ["--disable-radix-cache", "--disable-radix"])
 @pytest.mark.parametrize("policy", [SchedulingPolicy.HRRN, SchedulingPolicy.SHORTEST_PREFILL_FIRST])
-def test_what_needs_the_radix_cache_is_refused_without_it(policy: SchedulingPolicy) -> None:
+def test_what_needs_the_radix_cache_is_refused_without_it(policy: SchedulingPolicy, flag: str) -> None:
+    """Its parser takes abbreviations, too."""
     told = NativePolicy(generation=1, policy=policy)
     with pytest.raises(InvalidSpecError, match="remove --disable-radix-cache"):
-        render(spec_of("SGLang", prefill__args=["--disable-radix-cache"]), told)
+        render(spec_of("SGLang", prefill__args=[flag]), told)
 
 
 # MindIE
@@ -289,6 +298,14 @@ PARTS = (
     (
         '{"BackendConfig": {"ModelDeployConfig": {"ModelConfig": [{"modelName": "x"}]}}}',
         "remove BackendConfig.ModelDeployConfig.ModelConfig.modelName: the operator writes it",
+    ),
+    (
+        '{"ServerConfig": {"port": 1, "managementPort": 2, "metricsPort": 3, "httpsEnabled": 1}, "BackendConfig": 1}',
+        "remove BackendConfig: the operator writes it",
+    ),
+    (
+        '{"ServerConfig": {"port": 1, "managementPort": 2, "metricsPort": 3, "httpsEnabled": true}}',
+        "remove ServerConfig.httpsEnabled: the operator writes it",
     ),
     ('{"BackendConfig": {"ScheduleConfig": 3}}', "remove BackendConfig.ScheduleConfig: the operator writes it"),
     ('{"BackendConfig": {"ScheduleConfig": {"templateType": "Mix"}}}', "remove split-fuse"),

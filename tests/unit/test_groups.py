@@ -75,6 +75,19 @@ def test_only_the_leader_schedules_and_serves() -> None:
     assert "initContainers" not in pod_template("worker")["spec"]
 
 
+def test_probes_of_the_users_are_for_the_leader_alone() -> None:
+    """A worker serves nothing: it would never be ready, or be refused for a probe without an address."""
+    spec = copy.deepcopy(MULTI_NODE)
+    probes = {name: {"failureThreshold": 1000} for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+    engine = {"name": "engine", "tty": True, **probes}
+    sidecar = {"name": "sidecar", "image": "mine/sidecar:1", "readinessProbe": {"tcpSocket": {"port": 81}}}
+    spec["prefill"]["podTemplate"] = {"spec": {"containers": [engine, sidecar]}}
+    assert all(container("leader", spec)[name]["failureThreshold"] == 1000 for name in probes)
+    assert not probes.keys() & container("worker", spec).keys()
+    assert container("worker", spec)["tty"]
+    assert "readinessProbe" in pod_template("worker", spec)["spec"]["containers"][1]
+
+
 def test_a_users_additional_config_reaches_the_workers_too() -> None:
     spec = copy.deepcopy(MULTI_NODE)
     spec["prefill"]["args"] += ["--additional-config", '{"a": 1}']

@@ -101,6 +101,48 @@ async def test_an_engine_that_restarts_goes_on_counting() -> None:
     assert metrics.lengths == Sample(HistogramSnapshot((1.0, 2.0), (7, 0, 0)), 120.0)
 
 
+async def test_ranks_of_a_pod_are_added_up_and_how_full_they_are_is_their_mean() -> None:
+    def page() -> str:
+        ranks = [(0, 3, 0.9), (1, 5, 0.7)]
+        lines = [f'sglang:num_queue_reqs{{dp_rank="{rank}"}} {queued}' for rank, queued, _ in ranks]
+        return "\n".join(lines + [f'sglang:token_usage{{dp_rank="{rank}"}} {full}' for rank, _, full in ranks]) + "\n"
+
+    async with serving(page, SGLANG) as (source, fleet):
+        load = (await scrape(source, replace(fleet, sized=True), 100.0)).loads[Role.MIXED]
+    assert load.waiting == Sample(8.0, 100.0)
+    assert isinstance(load.kv_usage, Sample)
+    assert load.kv_usage.value == pytest.approx(0.8)
+
+
+async def test_parts_that_stand_beside_their_total_are_not_added_to_it() -> None:
+    """SGLang shows its queue once for all, and once more for each priority, where it schedules by priorities."""
+
+    def page() -> str:
+        queue = [("", 8), ("0", 3), ("1", 5)]
+        return "".join(f'sglang:num_queue_reqs{{priority="{name}"}} {queued}\n' for name, queued in queue)
+
+    async with serving(page, SGLANG) as (source, fleet):
+        load = (await scrape(source, replace(fleet, sized=True), 100.0)).loads[Role.MIXED]
+    assert load.waiting == Sample(8.0, 100.0)
+
+
+async def test_requests_of_every_priority_count_towards_lengths() -> None:
+    counts = [0.0]
+
+    def page() -> str:
+        lengths = "sglang:prompt_tokens_histogram_bucket"
+        lines = ["sglang:num_queue_reqs 0"]
+        for bound in ("1.0", "+Inf"):
+            lines += [f'{lengths}{{priority="{name}",le="{bound}"}} {counts[0]}' for name in ("0", "1")]
+        return "\n".join(lines) + "\n"
+
+    async with serving(page, SGLANG) as (source, fleet):
+        await scrape(source, fleet, 100.0)
+        counts[0] = 4.0
+        metrics = (await scrape(source, fleet, 110.0)).metrics
+    assert metrics.lengths == Sample(HistogramSnapshot((1.0,), (8.0, 0.0)), 110.0)
+
+
 async def test_what_is_no_number_is_missing_and_the_rest_is_not() -> None:
     text = Text()
     async with serving(text) as (source, fleet):

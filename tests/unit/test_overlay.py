@@ -50,6 +50,23 @@ def test_lists_of_the_engine_merge_by_their_key(key: str, item: dict[str, Any]) 
     assert merged[key] == [*BASE["spec"]["containers"][0][key], item]
 
 
+FREE_PORTS = (
+    ("another number", [{"containerPort": 8080, "name": "http"}]),
+    ("another protocol", [{"containerPort": 8000, "protocol": "UDP"}]),
+)
+
+
+@pytest.mark.parametrize("ports", [case[1] for case in FREE_PORTS], ids=[case[0] for case in FREE_PORTS])
+def test_another_container_may_listen_where_the_engine_does_not(ports: list[dict[str, Any]]) -> None:
+    merged = overlaid({"spec": {"containers": [{"name": "proxy", "ports": ports}]}})
+    assert merged["spec"]["containers"][1]["ports"] == ports
+
+
+def test_a_container_that_ends_before_the_engine_starts_may_listen_where_it_will() -> None:
+    before = {"name": "warm-up", "ports": [{"containerPort": 8000}]}
+    assert before in overlaid({"spec": {"initContainers": [before]}})["spec"]["initContainers"]
+
+
 def test_a_list_without_a_key_is_replaced() -> None:
     tolerations = [{"key": "gpu", "operator": "Exists"}]
     assert overlaid({"spec": {"tolerations": tolerations}})["spec"]["tolerations"] == tolerations
@@ -77,6 +94,21 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("a variable of the operator", on_engine(env=[{"name": "PYTHONPATH", "value": "/x"}]), "the operator sets them"),
     ("the engine's port", on_engine(ports=[{"containerPort": 8000, "name": "web"}]), "other numbers and names"),
     ("a second port named http", on_engine(ports=[{"containerPort": 1, "name": "http"}]), "other numbers and names"),
+    (
+        "a port of the engine's for another container",
+        {"spec": {"containers": [{"name": "proxy", "ports": [{"containerPort": 9400}]}]}},
+        "listen elsewhere",
+    ),
+    (
+        "a port of the engine's for a sidecar",
+        {"spec": {"initContainers": [{"name": "p", "restartPolicy": "Always", "ports": [{"containerPort": 8000}]}]}},
+        "listen elsewhere",
+    ),
+    (
+        "the digest of the template",
+        {"metadata": {"annotations": {"prefleet.dev/template": "mine"}}},
+        "the operator writes it",
+    ),
     (
         "a mount over the policy",
         on_engine(volumeMounts=[{"name": "x", "mountPath": "/etc/prefleet/policy/"}]),

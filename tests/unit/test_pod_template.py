@@ -62,6 +62,13 @@ def test_what_a_pod_waits_for_before_it_ends_goes_by_the_grace_period_that_the_u
     assert f"range({limit_s})" in worker["lifecycle"]["preStop"]["exec"]["command"][2]
 
 
+def test_a_grace_period_that_is_taken_away_is_the_one_that_kubernetes_puts_there() -> None:
+    """30 seconds: told to wait for longer, a pod would be killed with its requests running."""
+    template = {"podTemplate": {"spec": {"terminationGracePeriodSeconds": None}}}
+    hook = engine(VLLM | {"prefill": template}, "prefill")["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook[-2:] == ["--limit-s", "20"]
+
+
 @pytest.mark.parametrize(("own_s", "grace_s"), [(None, 30), (1800, 30), (12, 12)])
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe"])
 def test_an_engine_that_hangs_is_not_waited_for_before_it_is_restarted(

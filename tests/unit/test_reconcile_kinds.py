@@ -54,6 +54,28 @@ async def test_once_the_kind_is_served_the_fleet_is_made(world: World) -> None:
     assert world.status()["Accepted"] == ("True", "Accepted")
 
 
+async def test_a_field_that_cannot_change_is_told_with_what_to_do(world: World) -> None:
+    """Releases of LeaderWorkerSet differ in whether the size of a group may change."""
+    world.api.add_policy(**MULTI_NODE)
+    world.rewatch()
+    await world.turn()
+    world.api.refuses = "LeaderWorkerSet"
+    world.api.refusal = "admission webhook denied the request: spec.leaderWorkerTemplate.size: field is immutable"
+    status = world.api.objects[("prefillpolicies", "chat")]["status"]
+    prefill = {"replicas": 1, "nodesPerReplica": 4}
+    world.api.add_policy(**MULTI_NODE | {"prefill": prefill})["status"] = status
+    world.rewatch()
+    with pytest.raises(WorkFailedError):
+        await world.turn()
+    conditions = world.api.objects[("prefillpolicies", "chat")]["status"]["conditions"]
+    (accepted,) = (each for each in conditions if each["type"] == "Accepted")
+    assert accepted["reason"] == "ApplyRefused"
+    assert accepted["message"].endswith(
+        "size: field is immutable: take the change back, or delete the LeaderWorkerSet chat-prefill-group, "
+        "and its pods with it, to have it made anew."
+    )
+
+
 async def test_a_role_that_goes_from_one_node_to_several_and_back_leaves_no_pods_of_the_other_kind(
     world: World,
 ) -> None:

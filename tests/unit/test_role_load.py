@@ -346,6 +346,19 @@ def test_all_sized_fleets_are_asked_for_together_and_by_their_pods_alone() -> No
     assert list(load_queries([(one, ())], 600.0, 60.0, WINDOWS)) == []
 
 
+def test_series_of_one_rank_are_of_one_queue() -> None:
+    (sglang, mindie) = (CASES[kind].metrics for kind in ("SGLang", "MindIE"))
+    queries = {}
+    for engine in (sglang, mindie):
+        asked = load_queries([(fleet(Role.MIXED, engine=engine), ("p",))], 600.0, None, WINDOWS)
+        queries |= {query.name: query.expression for query in asked if query.name in engine.gauges}
+    pods = '{namespace=~"ns",pod=~"p"}'
+    waiting = f"sum by (namespace, pod) (max by (namespace, pod, dp_rank) (sglang:num_queue_reqs{pods}))"
+    assert queries["sglang:num_queue_reqs"].startswith(f"{waiting} or on (namespace, pod) ")
+    assert queries["sglang:token_usage"].startswith("avg by (namespace, pod) (max by (namespace, pod, dp_rank) (")
+    assert queries["num_requests_waiting"].startswith("sum by (namespace, pod) (max by (namespace, pod) (num_")
+
+
 # --- the pod scrape
 
 

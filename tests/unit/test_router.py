@@ -22,6 +22,9 @@ NATIVE: dict[str, Any] = {"type": "SGLangRouter", "image": "lmsysorg/sgl-model-g
 NOW = 1_700_000_000.0
 
 
+GROWS: dict[str, Any] = {"autoscaling": {"mixed": {"minReplicas": 1, "maxReplicas": 2}}}
+
+
 def with_router(spec: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return spec | {"router": ROUTER | fields}
 
@@ -205,8 +208,12 @@ def test_an_overlay_is_laid_over_the_routers_pod() -> None:
         ({"spec": {"containers": [{"name": "router", "args": []}]}}, "write spec.router.args instead"),
         ({"spec": {"serviceAccountName": "admin"}}, "write spec.router.serviceAccountName instead"),
         ({"status": {}}, "spec.router.podTemplate: remove status"),
+        (
+            {"spec": {"containers": [{"name": "proxy", "ports": [{"containerPort": 29000}]}]}},
+            "spec.router.podTemplate: changes who listens at the router's ports",
+        ),
     ],
-    ids=["labels", "image", "args", "account", "no pod"],
+    ids=["labels", "image", "args", "account", "no pod", "a port"],
 )
 def test_an_overlay_that_changes_what_the_operator_needs_is_refused(overlay: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidSpecError) as refusal:
@@ -219,6 +226,7 @@ def test_an_overlay_that_changes_what_the_operator_needs_is_refused(overlay: dic
     [
         pytest.param(with_router(VLLM), True, id="by Services, before several pods"),
         pytest.param(with_router(SIMULATOR), False, id="before one pod"),
+        pytest.param(with_router(SIMULATOR | GROWS), True, id="before one pod that may become several"),
         pytest.param(with_router(VLLM, serviceAccountName="finder"), False, id="by watching"),
         pytest.param(VLLM, False, id="no router"),
     ],

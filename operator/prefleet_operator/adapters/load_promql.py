@@ -109,15 +109,17 @@ def _native(
     for key, seconds in _windows(lengths[0], slow_s, fast_s):
         sums = [f"sum by (namespace, pod, le) (increase({name}{pods}{range_of(seconds)}))" for name in lengths]
         yield Query(key, first_shown(sums), "le")
+    of_ranks = f"max by (namespace, pod, {engine.rank})" if engine.rank else "max by (namespace, pod)"
+    now = f"{of_ranks} ({{}})"
     for how, spellings in (("sum", engine.waiting), ("sum", engine.running), ("avg", engine.kv_usage)):
         if spellings:
-            yield Query(spellings[0], _first(how, "{}", spellings, pods))
+            yield Query(spellings[0], _first(how, now, spellings, pods))
     slow, eighth_s = range_of(slow_s), slow_s / 8
     signs = native_reading.life_names(engine)
     if engine.waiting:
-        yield Query(WAITED, _first("sum", f"avg_over_time({{}}{slow})", engine.waiting, pods))
+        yield Query(WAITED, _first("sum", f"{of_ranks} (avg_over_time({{}}{slow}))", engine.waiting, pods))
         steps = f"[{round(slow_s * 1000)}ms:{round(slow_s * 1000 / QUEUE_STEPS)}ms]"
-        yield Query(QUEUED, f"avg_over_time((({_first('sum', '{}', engine.waiting, pods)}) >= bool 1){steps})")
+        yield Query(QUEUED, f"avg_over_time((({_first('sum', now, engine.waiting, pods)}) >= bool 1){steps})")
     begun = f"count_over_time({{}}{range_of(eighth_s)} offset {round((slow_s - eighth_s) * 1000)}ms)"
     yield Query(WATCHED, f"({_first('max', begun, signs, pods)}) * 0 + {slow_s:g}")
     yield from _signs(signs, pods, windows)

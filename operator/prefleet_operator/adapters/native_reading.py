@@ -1,8 +1,9 @@
 """From an engine's own series of each pod to the readings of a fleet: for engines that run no runtime of ours.
 
 Which series say what, the engine tells (`core.engine_metrics`), each in several spellings; of those that a pod shows
-the first one counts, so that a scrape that spells both, or a release that renames, adds nothing up twice. Labels other
-than the bucket's bound are added up: data-parallel ranks, say.
+the first one counts, so that a scrape that spells both, or a release that renames, adds nothing up twice. Buckets
+are added up over all labels but their bound. Of a gauge the greatest series of each data-parallel rank counts, since
+those are of one queue; ranks are added up, but for how full a cache is, of which their mean is told.
 
 What the engine shows of lengths becomes the fleet's lengths: uncached ones where they are asked for and shown, else
 those of whole prompts. Its queue waits are of all requests together (`FleetMetrics.waits`): it knows no lanes, so
@@ -18,13 +19,18 @@ Names without a prefix (MindIE's) may be anybody's in a Prometheus: whoever asks
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from prefleet_operator.adapters.fleet_reading import Key, PodMetrics, Series, combine, merge_histograms, to_histogram
 from prefleet_operator.adapters.metrics_source import PodTarget
 from prefleet_operator.api import LengthMeasure
 from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, Reading
+
+Line = tuple[str, Mapping[str, str], float]
+"""One sample of a pod's answer: name, labels and value."""
 
 NO_WAITS = "the engine does not measure how long requests wait in its queue"
 NOT_STARTED = "no ready pod was started with the policy in force"
@@ -54,11 +60,19 @@ def bucket_names(engine: EngineMetrics) -> tuple[str, ...]:
     return (*length_names(engine, LengthMeasure.UNCACHED), *wait_names(engine))
 
 
-def to_key(name: str, labels: Mapping[str, str], engine: EngineMetrics) -> Key | None:
-    """The key of one sample of a pod's answer; None for one that is not read."""
-    if name in bucket_names(engine) and "le" in labels:
-        return name, float(labels["le"])
-    return (name, "") if name in life_names(engine) else None
+def to_series(lines: Iterable[Line], engine: EngineMetrics) -> dict[Key, float]:
+    """The samples of a pod's answer that are read, by key."""
+    series: dict[Key, float] = defaultdict(float)
+    gauges: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for name, labels, value in lines:
+        if name in bucket_names(engine) and "le" in labels:
+            series[name, float(labels["le"])] += value
+        elif name in engine.gauges:
+            gauges[name][labels.get(engine.rank, "")].append(value)
+    for name, ranks in gauges.items():
+        greatest = [math.nan if any(map(math.isnan, shown)) else max(shown) for shown in ranks.values()]
+        series[name, ""] = statistics.fmean(greatest) if name in engine.kv_usage else sum(greatest)
+    return dict(series)
 
 
 def is_alive(series: Series, engine: EngineMetrics) -> bool:

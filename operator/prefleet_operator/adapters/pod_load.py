@@ -104,10 +104,8 @@ def to_pod_load(query: FleetQuery, series: Series) -> PodLoad:
     return _runtime(LENGTHS[query.length], shown, finite)
 
 
-def to_key(name: str, labels: Mapping[str, str], engine: EngineMetrics | None) -> Key | None:
-    """The key of one sample of a pod's answer; None for one that is not read."""
-    if engine is not None:
-        return native_reading.to_key(name, labels, engine) or ((name, "") if name in _native_gauges(engine) else None)
+def to_key(name: str, labels: Mapping[str, str]) -> Key | None:
+    """The key of one sample of the runtime's answer; None for one that is not read."""
     if name in LENGTHS.values():
         return name, float(labels["le"])
     if name in LANE_GAUGES:
@@ -120,7 +118,7 @@ def to_key(name: str, labels: Mapping[str, str], engine: EngineMetrics | None) -
 def names_of(engine: EngineMetrics | None) -> tuple[str, ...]:
     """All series that may be read."""
     if engine is not None:
-        return (*native_reading.bucket_names(engine), *_native_gauges(engine))
+        return (*native_reading.bucket_names(engine), *engine.gauges)
     return (*LENGTHS.values(), *COUNTERS, *LANE_GAUGES, *GAUGES, COST, GENERATION)
 
 
@@ -187,10 +185,6 @@ def _native(query: FleetQuery, engine: EngineMetrics, series: Series, finite: Se
         unfinished=None if waiting is None or running is None else waiting + running,
         kv_usage=_share(_first(finite, engine.kv_usage)),
     )
-
-
-def _native_gauges(engine: EngineMetrics) -> tuple[str, ...]:
-    return (*engine.waiting, *engine.running, *engine.kv_usage)
 
 
 def _tokens(lengths: HistogramSnapshot) -> float:

@@ -229,11 +229,12 @@ def _parse(body: bytes, pod: str, url: str, fleet: FleetQuery) -> _Page:
     try:
         text = b"\n".join(lines).decode() + "\n"
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-        tuning = _keyed(samples, lambda n, ls: _key(n, ls) if engine is None else native_reading.to_key(n, ls, engine))
-        sizing = _keyed(samples, lambda n, ls: pod_load.to_key(n, ls, engine)) if fleet.sized else {}
+        if engine is not None:
+            series = native_reading.to_series(((line.name, line.labels, line.value) for line in samples), engine)
+            return _Page(series, series if fleet.sized else {})
+        return _Page(_keyed(samples, _key), _keyed(samples, pod_load.to_key) if fleet.sized else {})
     except (ValueError, KeyError) as error:
         raise ScrapeError(f"pod {pod} answers at {url} with what is no Prometheus text ({error})") from None
-    return _Page(tuning, sizing)
 
 
 def _keyed(samples: Sequence[Line], to_key: Callable[[str, Mapping[str, str]], Key | None]) -> dict[Key, float]:

@@ -3,7 +3,8 @@ so.
 
 The list is one for all engines of this release: no engine has a use of its own for another's names. Engines
 take underscores for dashes and `--name.key` for a part of a JSON value, so both spellings are refused.
-Abbreviations need no rule: the operator's arguments come last on the command line, and the last one counts.
+Abbreviations need no rule: the operator's arguments come last on the command line, and the last one counts; those of
+what it only merges or looks at are known in `engines/user_arguments.py`.
 MindIE takes no arguments but parts of its config.json, whose keys `engines/mindie.py` guards.
 """
 

@@ -17,15 +17,14 @@ from typing import Annotated, Any, ClassVar, Final
 from prefleet_runtime.contract import DEFAULT_EXPORTER_PORT
 from pydantic import Field
 
-from prefleet_operator.api.base import Model, matching
+from prefleet_operator.api.base import DNS_NAME, SHORT_NAME_PATTERN, Model, matching
 from prefleet_operator.api.rule import Rule
 
 ATTACHABLE_ENGINES: Final = ("VLLM", "Simulator")
 """Engine types that follow the policy file of a ConfigMap; the others are told at their start, by their arguments."""
 
-_DNS: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_KEY: Final = f"^({_DNS}([.]{_DNS})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?$"
-_VALUE: Final = "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
+_KEY: Final = f"^({DNS_NAME}/)?{SHORT_NAME_PATTERN}$"
+_VALUE: Final = f"^({SHORT_NAME_PATTERN})?$"
 
 LabelKey = Annotated[
     str,
@@ -137,7 +136,7 @@ ConfigMapName = Annotated[
     str,
     Field(min_length=1, max_length=253),
     matching(
-        f"^{_DNS}([.]{_DNS})*$",
+        f"^{DNS_NAME}$",
         "write the name of a ConfigMap: a-z, 0-9, - and ., beginning and ending with a letter or a digit",
     ),
 ]

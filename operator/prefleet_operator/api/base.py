@@ -68,6 +68,12 @@ def matching(pattern: str, message: str) -> Rule:
     return Rule(f"self.matches('{pattern}')", message, lambda text: re.search(pattern, text) is not None)
 
 
+_DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DNS_NAME = f"{_DNS_LABEL}([.]{_DNS_LABEL})*"
+"""A pattern: the name of an object, or the domain before the / of a label, an annotation or a resource."""
+SHORT_NAME_PATTERN = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+"""A pattern: what stands behind that domain, or a label's value."""
+
 DurationText = Annotated[str, Field(max_length=16)]
 """A duration's string; each field adds its own `duration_between`."""
 

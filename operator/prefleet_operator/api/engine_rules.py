@@ -28,6 +28,9 @@ TOP_LEVEL_VLLM_ASCEND: Final = "0.24.0rc1"
 _KNOWS_SHORT_FIRST: Final = (
     f"^{TOP_LEVEL_VLLM_ASCEND.replace('.', '[.]')}$|^0[.](25[.][1-9]|2[6-9][.]|[3-9][0-9][.])|^[1-9][0-9]*[.]"
 )
+_TAGGED: Final = "^[0-9][A-Za-z0-9_.-]{0,126}$"
+"""A release as it stands in the tag of a stock image, behind a v: a tag has 128 characters, and no +."""
+
 _FIRST_SGLANG: Final = "^0[.]5[.](2[3-9]|[3-9][0-9]|[1-9][0-9]{2})|^0[.]([6-9]|[1-9][0-9])[.]|^[1-9][0-9]*[.]"
 
 
@@ -118,6 +121,11 @@ def _runs_mixed_alone(kind: EngineType) -> Rule:
     )
 
 
+def _chooses_a_tag(spec: PrefillPolicySpec) -> bool:
+    """Whether the stock image of the release is what the pods run."""
+    return spec.attach is None and spec.engine.image is None and spec.engine.version is not None
+
+
 def _short_first_on_ascend(spec: PrefillPolicySpec) -> bool:
     return spec.engine.type is EngineType.VLLM_ASCEND and spec.scheduling.policy is SchedulingPolicy.SHORT_REQUEST_FIRST
 
@@ -129,6 +137,13 @@ FLEET_RULES: Final = (
     *(_runs_the_policy(kind) for kind in EngineType),
     *(_runs_the_stage(kind) for kind in EngineType),
     *(_runs_mixed_alone(kind) for kind in EngineType if CAPABILITIES[kind].apart_needs),
+    Rule(
+        "has(self.attach) || has(self.engine.image) || !has(self.engine.version)"
+        f" || self.engine.version.matches('{_TAGGED}')",
+        "engine.version: write a release as the tag of the stock image names it, such as 0.5.23 or 0.25.1rc1, "
+        "without v and without +; or write image beside it",
+        lambda spec: not _chooses_a_tag(spec) or re.search(_TAGGED, spec.engine.version or "") is not None,
+    ),
     Rule(
         "self.engine.type == 'MindIE' || self.scheduling.stage.type != 'TPT' || has(self.scheduling.stage.maxBatch)"
         " && has(self.scheduling.stage.prefillPerRequest)",

@@ -16,6 +16,8 @@ from prefleet_operator.api.arguments import (
     NO_RUNTIME_SETTINGS,
 )
 from prefleet_operator.api.base import (
+    DNS_NAME,
+    SHORT_NAME_PATTERN,
     CountOrPercent,
     Model,
     Text,
@@ -53,7 +55,7 @@ class Accelerator(Model):
     resource: Annotated[
         Text,
         matching(
-            "^[a-z0-9.-]+/[A-Za-z0-9._-]+$",
+            f"^{DNS_NAME}/{SHORT_NAME_PATTERN}$",
             "write the name that nodes offer it under, such as nvidia.com/gpu",
         ),
     ]

@@ -55,6 +55,9 @@ logger = logging.getLogger(__name__)
 PARALLEL_ANNOTATIONS = 16
 PRUNED_KINDS = tuple(kind for kind in RESOURCES_BY_KIND if kind != "ConfigMap")
 
+_IMMUTABLE = "field is immutable"
+"""How Kubernetes, and the webhooks of others that use its library, say that a field cannot change."""
+
 ObjectKey = tuple[str, str, str]
 """Kind, namespace and name."""
 
@@ -204,7 +207,7 @@ class Applier:
                 await self._hand_replicas_over(desired)
             answer = ChildRecord.of(await self._kube.apply(resource, body))
         except RefusedError as error:
-            raise RefusedError(f"The API server refuses the {kind} {name}: {error}") from error
+            raise RefusedError(f"The API server refuses the {kind} {name}: {_told(error, desired)}") from error
         store.put(answer)
         self._applied[_key(desired)] = _Applied(fleet, _digest(desired), answer.owned_fields)
 
@@ -302,6 +305,16 @@ def _other_name(desired: Object) -> str:
     if KEPT_ANNOTATION in desired["metadata"].get("annotations", {}):
         return "name another in spec.attach.policyConfigMap"
     return "give the policy another name"
+
+
+def _told(refusal: RefusedError, desired: Object) -> str:
+    """The API server's sentence; where it is about a field that cannot change, what is to be done about that."""
+    told = str(refusal)
+    if _IMMUTABLE not in told:
+        return told
+    kind, _, name = _key(desired)
+    pods = ", and its pods with it," if kind in TEMPLATE_FIELDS else ""
+    return f"{told.rstrip('.')}: take the change back, or delete the {kind} {name}{pods} to have it made anew."
 
 
 def _key(desired: Object) -> ObjectKey:

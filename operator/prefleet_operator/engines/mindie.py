@@ -184,12 +184,12 @@ def _users_parts(pod: PodRequest, own: Object) -> tuple[str, ...]:
 
 
 def _shared_key(given: Any, own: Any) -> str | None:
-    """The path of a value that stands in both."""
+    """The path of a value that stands in both, the first by name: what is said must not change by itself."""
     if isinstance(given, list) and isinstance(own, list) and len(given) == len(own):
         return next((path for pair in zip(given, own, strict=True) if (path := _shared_key(*pair)) is not None), None)
     if not (isinstance(given, Mapping) and isinstance(own, Mapping)):
         return ""
-    for key in given.keys() & own.keys():
+    for key in sorted(given.keys() & own.keys()):
         below = _shared_key(given[key], own[key])
         if below is not None:
             return f"{key}.{below}".removesuffix(".")

@@ -8,7 +8,8 @@ Prefill and decode know each other through a router that tells both of a pair of
 decode pods stay first come, first served. How they hand over is left to the engine (--disaggregation-transfer-backend
 is the user's).
 
-Metrics only with --enable-metrics.
+Metrics only with --enable-metrics. Each stage of a pipeline shows the same queue, and every tensor-parallel rank if
+asked to; where it schedules by priorities, each of them is shown beside their total, whose label is empty.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class SGLang:
         waiting=("sglang:num_queue_reqs", "sglang_num_queue_reqs"),
         running=("sglang:num_running_reqs", "sglang_num_running_reqs"),
         kv_usage=("sglang:token_usage", "sglang_token_usage"),
+        rank="dp_rank",
     )
 
     def warnings(self, spec: PrefillPolicySpec) -> tuple[str, ...]:

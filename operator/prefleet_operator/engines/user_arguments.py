@@ -1,4 +1,8 @@
-"""What stands in a user's arguments of an engine: single options, and JSON that the operator merges with its own."""
+"""What stands in a user's arguments of an engine: single options, and JSON that the operator merges with its own.
+
+Engines take underscores for dashes and abbreviations for names. An abbreviation of several names ends an engine at its
+start, so here it may stand for any of them.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,20 @@ def option_value(args: Sequence[str], *names: str) -> str | None:
     value = None
     for at, arg in enumerate(args):
         name, equals, inline = arg.partition("=")
-        if name.replace("_", "-") in names:
+        if any(_is(name, full) for full in names):
             value = inline if equals else next(iter(args[at + 1 : at + 2]), None)
     return value
 
 
 def has_flag(args: Sequence[str], name: str) -> bool:
     """Whether a flag without a value is given."""
-    return any(arg.replace("_", "-") == name for arg in args)
+    return any(_is(arg, name) for arg in args)
+
+
+def _is(word: str, name: str) -> bool:
+    """Whether the word of a command line stands for that option."""
+    given = word.replace("_", "-")
+    return given == name or (len(given) > len("--") and given.startswith("--") and name.startswith(given))
 
 
 def split_additional_config(args: Sequence[str], role: Role) -> tuple[list[str], dict[str, Any]]:
@@ -35,7 +45,7 @@ def split_additional_config(args: Sequence[str], role: Role) -> tuple[list[str],
     remaining = iter(args)
     for arg in remaining:
         name, equals, inline = arg.partition("=")
-        if name.replace("_", "-") != MERGED_ARGUMENT:
+        if not _is(name, MERGED_ARGUMENT):
             rest.append(arg)
         else:
             value = inline if equals else next(remaining, "")

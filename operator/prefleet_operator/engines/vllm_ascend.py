@@ -50,6 +50,7 @@ VLLM_METRICS: Final = EngineMetrics(
         "vllm:gpu_cache_usage_perc",
         "vllm_gpu_cache_usage_perc",
     ),
+    rank="engine",
 )
 
 

@@ -16,7 +16,13 @@ from typing import Any, Final
 
 from prefleet_operator.api import OPERATOR_ENV, InvalidSpecError, Role
 from prefleet_operator.engines import EXPORTER_PORT, HTTP_PORT, POLICY_FOLDER, RUNTIME_FOLDER
-from prefleet_operator.render.names import FLEET_LABEL, GENERATION_ANNOTATION, ROLE_LABEL, ROUTER
+from prefleet_operator.render.names import (
+    FLEET_LABEL,
+    GENERATION_ANNOTATION,
+    ROLE_LABEL,
+    ROUTER,
+    TEMPLATE_ANNOTATION,
+)
 from prefleet_operator.render.pod import (
     ENGINE_CONTAINER,
     POLICY_VOLUME,
@@ -140,8 +146,9 @@ def _labels(template: Object) -> list[Any]:
     return [labels.get(FLEET_LABEL), labels.get(ROLE_LABEL)]
 
 
-def _generation(template: Object) -> Any:
-    return template.get("metadata", {}).get("annotations", {}).get(GENERATION_ANNOTATION)
+def _annotations(template: Object) -> list[Any]:
+    annotations = template.get("metadata", {}).get("annotations", {})
+    return [annotations.get(GENERATION_ANNOTATION), annotations.get(TEMPLATE_ANNOTATION)]
 
 
 def _environment(template: Object) -> list[Any]:
@@ -152,6 +159,23 @@ def _ports(template: Object) -> list[Any]:
     own = _PORT_NAMES | {HTTP_PORT, EXPORTER_PORT}
     ports = _engine(template).get("ports", ())
     return [port for port in ports if {port["containerPort"], port.get("name")} & own]
+
+
+def _listeners_beside(template: Object, name: str) -> list[Any]:
+    """The ports of that container for which others that run beside it ask, too: all of a pod share one network."""
+    own = {_listens_at(port) for port in _named(_pod(template).get("containers"), name).get("ports", ())}
+    sidecars = [each for each in _pod(template).get("initContainers", ()) if each.get("restartPolicy") == "Always"]
+    return [
+        (other["name"], port)
+        for other in (*sidecars, *_pod(template).get("containers", ()))
+        if other["name"] != name
+        for port in other.get("ports", ())
+        if _listens_at(port) in own
+    ]
+
+
+def _listens_at(port: Object) -> tuple[Any, str]:
+    return port["containerPort"], port.get("protocol", "TCP")
 
 
 def _mounts(template: Object) -> list[Any]:
@@ -178,7 +202,11 @@ _PROTECTED: Final = (
     _Protected(
         f"the labels {FLEET_LABEL} and {ROLE_LABEL}", "leave them out: the fleet's pods are found by them", _labels
     ),
-    _Protected(f"the annotation {GENERATION_ANNOTATION}", "leave it out: the operator writes it", _generation),
+    _Protected(
+        f"the annotation {GENERATION_ANNOTATION} or {TEMPLATE_ANNOTATION}",
+        "leave it out: the operator writes it",
+        _annotations,
+    ),
     _Protected(
         "the engine's image", "write spec.engine.image instead", lambda template: _engine(template).get("image")
     ),
@@ -195,6 +223,11 @@ _PROTECTED: Final = (
         "give further ports other numbers and names",
         _ports,
     ),
+    _Protected(
+        "who listens at the engine's ports",
+        "have other containers listen elsewhere",
+        lambda template: _listeners_beside(template, ENGINE_CONTAINER),
+    ),
     _Protected(f"the mounts at {POLICY_FOLDER} and {RUNTIME_FOLDER}", "mount elsewhere", _mounts),
     _Protected(f"the volumes {POLICY_VOLUME} and {RUNTIME_VOLUME}", "give your volumes other names", _volumes),
     _Protected(
@@ -208,7 +241,7 @@ def _router(template: Object) -> Object:
 
 
 _ROUTER_PROTECTED: Final = (
-    _PROTECTED[0],
+    *_PROTECTED[:2],
     _Protected(
         "the router's image", "write spec.router.image instead", lambda template: _router(template).get("image")
     ),
@@ -216,6 +249,11 @@ _ROUTER_PROTECTED: Final = (
         "the router's command, args or ports",
         "write spec.router.args instead",
         lambda template: [_router(template).get(key) for key in ("command", "args", "ports")],
+    ),
+    _Protected(
+        "who listens at the router's ports",
+        "have other containers listen elsewhere",
+        lambda template: _listeners_beside(template, ROUTER),
     ),
     _Protected(
         "the pod's service account",

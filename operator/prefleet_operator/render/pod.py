@@ -43,9 +43,12 @@ POLICY_VOLUME: Final = "prefleet-policy"
 RUNTIME_VOLUME: Final = "prefleet-runtime"
 
 _DRAIN = "prefleet_runtime.drain"
+_GRACE = "terminationGracePeriodSeconds"
+_PROBES = {"startupProbe", "readinessProbe", "livenessProbe"}
 _ENDPOINT_REMOVAL_S = 10
 _GRACE_MARGIN_S = 10
 _HUNG_GRACE_S = 30
+_KUBERNETES_GRACE_S = 30
 _RUNTIME_USER = 65532
 
 _CONFINED: Final[Object] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -67,7 +70,7 @@ def render_pod_template(
         # A Service named `vllm` would otherwise set VLLM_PORT to a URL.
         "enableServiceLinks": False,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "terminationGracePeriodSeconds": _usual_grace_s(engine),
+        _GRACE: _usual_grace_s(engine),
     }
     if engine.brings_runtime:
         pod["initContainers"] = [_runtime_container(runtime_image, engine)]
@@ -122,10 +125,13 @@ def _usual_grace_s(engine: EngineContainer) -> int:
 
 
 def _grace_s(spec: RoleSpec, engine: EngineContainer) -> int:
-    """What the pod will have once the user's overlay is laid over it; one that is no number is refused later."""
+    """What the pod will have once the user's overlay is laid over it: null takes the operator's away, and Kubernetes
+    then puts its own there. What is neither is refused later."""
     overlaid = (spec.pod_template or {}).get("spec")
-    asked = overlaid.get("terminationGracePeriodSeconds") if isinstance(overlaid, dict) else None
-    return asked if type(asked) is int else _usual_grace_s(engine)
+    if not isinstance(overlaid, dict) or _GRACE not in overlaid:
+        return _usual_grace_s(engine)
+    asked = overlaid[_GRACE]
+    return asked if type(asked) is int else _KUBERNETES_GRACE_S
 
 
 def _pre_stop(engine: EngineContainer, grace_s: int) -> list[str]:
@@ -158,7 +164,7 @@ def _probes(engine: EngineContainer, grace_s: int) -> Object:
     take it out at once, and less to kill it."""
     ready = {"httpGet": {"path": engine.ready_path, "port": engine.health_port}}
     lives = {"httpGet": {"path": engine.live_path, "port": engine.health_port}}
-    kills = {"terminationGracePeriodSeconds": min(_HUNG_GRACE_S, grace_s)}
+    kills = {_GRACE: min(_HUNG_GRACE_S, grace_s)}
     failures = engine.startup_limit_s // engine.startup_period_s
     starts = {"periodSeconds": engine.startup_period_s, "timeoutSeconds": 5, "failureThreshold": failures}
     return {
@@ -166,6 +172,16 @@ def _probes(engine: EngineContainer, grace_s: int) -> Object:
         "readinessProbe": ready | {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
         "livenessProbe": lives | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6} | kills,
     }
+
+
+def without_probes(template: Object) -> Object:
+    """The template of a pod whose engine does not lead, once the user's overlay is laid over it: it serves nothing that
+    a probe could ask, and an overlay that changes one of the leader's would bring it half of one."""
+    containers = [
+        {key: value for key, value in each.items() if key not in _PROBES} if each["name"] == ENGINE_CONTAINER else each
+        for each in template["spec"]["containers"]
+    ]
+    return template | {"spec": template["spec"] | {"containers": containers}}
 
 
 def _runtime_container(image: str, engine: EngineContainer) -> Object:

@@ -66,8 +66,10 @@ def router_command(fleet: str, namespace: str, spec: PrefillPolicySpec) -> Route
 
 
 def router_warnings(spec: PrefillPolicySpec) -> tuple[str, ...]:
-    """What a user of several pods should know of a router that reaches them by Services."""
-    several = any(role.replicas > 1 for role in spec.roles().values())
+    """What a user of several pods, now or by autoscaling, should know of a router that reaches them by Services."""
+    most = {role: part.replicas for role, part in spec.roles().items()}
+    most |= {role: bounds.max_replicas for role, bounds in spec.sized_roles().items()}
+    several = any(count > 1 for count in most.values())
     if spec.router.type is RouterType.NONE or _discovers(spec) or not several:
         return ()
     return (

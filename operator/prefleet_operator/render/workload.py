@@ -27,7 +27,7 @@ from prefleet_operator.render.names import (
     selector_labels,
 )
 from prefleet_operator.render.overlay import apply_overlay
-from prefleet_operator.render.pod import render_pod_template
+from prefleet_operator.render.pod import render_pod_template, without_probes
 from prefleet_operator.render.restricted import without_root
 
 Object = dict[str, Any]
@@ -58,7 +58,8 @@ class _RolePods:
     def template(self, engine: EngineContainer) -> Object:
         """The pod template around an engine's container, with the user's overlay."""
         template = render_pod_template(self.fleet, self.role, self.spec, engine, self.image, self.started_with)
-        return apply_overlay(template, self.spec.pod_template or {}, self.role)
+        template = apply_overlay(template, self.spec.pod_template or {}, self.role)
+        return template if engine.leads else without_probes(template)
 
 
 def render_role(

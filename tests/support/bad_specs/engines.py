@@ -120,6 +120,20 @@ BAD = (
         {"spec.engine.version": "0.24.0rc1"},
         "engine.version: write 0.25.1rc1 or later, or mixed in place of prefill and decode: on prefill pods VLLMAscend",
     ),
+    *(
+        _of(
+            kind,
+            f"release {version} without an image",
+            {"spec.engine.version": version, "spec.scheduling.policy": "FCFS"},
+            "engine.version: write a release as the tag of the stock image names it, such as 0.5.23 or 0.25.1rc1",
+        )
+        for kind, version in (
+            ("VLLM", "0.33.0+cu129"),
+            ("VLLMAscend", "latest"),
+            ("SGLang", "v0.5.23"),
+            ("SGLang", "0.5." + 125 * "1"),
+        )
+    ),
     _of(
         "SGLang",
         "HRRN in an old release",

@@ -137,6 +137,19 @@ BAD = (
         "spec.prefill.accelerator.resource",
         "write the name that nodes offer it under, such as nvidia.com/gpu",
     ),
+    *(
+        BadSpec(
+            f"an accelerator whose name {fault}",
+            {"spec.prefill.accelerator.resource": resource},
+            "spec.prefill.accelerator.resource",
+            "write the name that nodes offer it under, such as nvidia.com/gpu",
+        )
+        for fault, resource in (
+            ("ends with a dash", "nvidia.com/gpu-"),
+            ("has a domain that begins with a dot", ".nvidia.com/gpu"),
+            ("has more than 63 characters", f"nvidia.com/{64 * 'g'}"),
+        )
+    ),
     BadSpec(
         "a negative number of replicas",
         {"spec.prefill.replicas": -1},
