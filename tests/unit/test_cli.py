@@ -104,6 +104,11 @@ BAD_FILES = (
         yaml.safe_dump_all([GOOD, {**GOOD, "spec": {}}]),
         "policy.yaml, document 2: spec.model: is required",
     ),
+    (
+        "one policy twice",
+        yaml.safe_dump_all([GOOD, {**GOOD, "metadata": {**GOOD["metadata"], "namespace": "default"}}]),
+        "policy.yaml, document 2: default/chat stands in the file already: remove one of them",
+    ),
 )
 
 

@@ -52,8 +52,17 @@ from prefleet_operator.api.roles import (
 )
 from prefleet_operator.api.router import RouterSpec, RouterType
 from prefleet_operator.api.rule import Rule
-from prefleet_operator.api.scheduling import LengthMeasure, LongChunkMode, SchedulingSpec, StageSpec
+from prefleet_operator.api.scheduling import (
+    LONG_MAX_WAIT_RULE,
+    MAX_THRESHOLD,
+    LengthMeasure,
+    LongChunkMode,
+    SchedulingSpec,
+    StageSpec,
+)
 from prefleet_operator.api.spec import (
+    LONG_QUEUE_WAIT_RULE,
+    SHORT_TTFT_RULE,
     Band,
     EngineSpec,
     PrefillPolicySpec,
@@ -83,6 +92,9 @@ __all__ = [
     "CAPABILITIES",
     "GROUP",
     "KIND",
+    "LONG_MAX_WAIT_RULE",
+    "LONG_QUEUE_WAIT_RULE",
+    "MAX_THRESHOLD",
     "MERGED_ARGUMENT",
     "NAME_RULE",
     "OPERATOR_ARGUMENTS",
@@ -91,6 +103,7 @@ __all__ = [
     "POD_SCRAPE",
     "RUNTIME_SETTINGS_KEY",
     "SHORT_NAME",
+    "SHORT_TTFT_RULE",
     "SUPPORTED_VLLM",
     "TOP_LEVEL_VLLM_ASCEND",
     "VERSION",

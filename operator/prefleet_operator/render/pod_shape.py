@@ -1,8 +1,8 @@
 """Whether a `podTemplate` has the types of a pod, field by field, before anything is merged or applied.
 
 The CRD cannot tell: it keeps what stands there as it is, and the API server would refuse the pods' workload when the
-operator applies it. `pod_fields.json` holds every field of a PodTemplateSpec with its type, from Kubernetes' own OpenAPI
-documents (`python -m tests.support.pod_fields` writes it anew). Null is no fault anywhere: it takes a key away.
+operator applies it. `pod_fields.json` holds every field of a PodTemplateSpec with its type, from Kubernetes' own
+OpenAPI documents (`python -m tests.support.pod_fields` writes it anew). Null is no fault anywhere: it takes a key away.
 
 Left out: fields that the file does not know, since a newer cluster may, and what types do not say (the form of names
 and quantities, what must be there, rules across fields). Those the API server judges.
@@ -24,7 +24,7 @@ _SHOWN_CHARACTERS = 40
 
 
 def shape_faults(overlay: Any, where: str) -> Iterator[str]:
-    """A sentence for each value that is of another type than a PodTemplateSpec has there, with its field and the fix."""
+    """A sentence for each value of another type than a PodTemplateSpec has there, with its field and the fix."""
     return _faults(overlay, "PodTemplateSpec", where)
 
 
@@ -70,7 +70,7 @@ def _in_quotes(value: Any) -> str:
 
 
 def _is_whole(value: Any) -> bool:
-    return not isinstance(value, bool) and (isinstance(value, int) or isinstance(value, float) and value.is_integer())
+    return not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))
 
 
 def _is_number(value: Any) -> bool:
