@@ -33,6 +33,7 @@ from prefleet_operator.api.engine_types import (
     StageType,
     Told,
 )
+from prefleet_operator.api.faults import tell_value
 from prefleet_operator.api.model import HubSource, ModelSource, ModelSpec, PvcSource, SecretKeyRef
 from prefleet_operator.api.parse import (
     NAME_RULE,
@@ -169,4 +170,5 @@ __all__ = [
     "parse_duration",
     "parse_spec",
     "parse_yaml",
+    "tell_value",
 ]

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any, Final
 
+from prefleet_operator.api import tell_value
+
 Shape = str | list["Shape"] | dict[str, "Shape"]
 """The name of a type, [the shape of a list's items], or {"": the shape of a mapping's values}."""
-
-_SHOWN_CHARACTERS = 40
 
 
 def shape_faults(overlay: Any, where: str) -> Iterator[str]:
@@ -61,7 +61,7 @@ def _each_field(value: Any, fields: Mapping[str, Shape], others: Shape | None, w
 
 
 def _tell(value: Any, wanted: str, where: str) -> str:
-    return f"{where}: is {json.dumps(value, default=str)[:_SHOWN_CHARACTERS]}: write {wanted}"
+    return f"{where}: is {tell_value(value)}: write {wanted}"
 
 
 def _in_quotes(value: Any) -> str:
