@@ -37,10 +37,12 @@ from prefleet_operator.core.health import judge_capacity, judge_degraded
 from prefleet_operator.core.measured import is_brief_gap, judge_metrics, pass_over
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import FleetMetrics, PodView, RouterView
+from prefleet_operator.core.policy_active import judge_policy_active
+from prefleet_operator.core.ready import judge_ready
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restart_budget import within_budget
 from prefleet_operator.core.runtime_policy import to_fleet_policy, to_scheduling_policy
-from prefleet_operator.core.scaling import judge_room, judge_scaling, scale_events, tell_others
+from prefleet_operator.core.scaling import judge_growth, judge_room, judge_scaling, scale_events, tell_others
 from prefleet_operator.core.sizing.state import SizingState, tell
 from prefleet_operator.core.sizing.turn import Sizer, SizingView, with_replicas
 from prefleet_operator.core.started import judge_started
@@ -53,8 +55,6 @@ from prefleet_operator.core.status import (
     changed_at,
     find_condition,
     headline,
-    judge_policy_active,
-    judge_ready,
     merge_conditions,
     record_move,
     role_statuses,
@@ -245,10 +245,12 @@ def _next_status(
     verdicts: tuple[Verdict, ...] = (
         judge_accepted(situation),
         judge_ready(facts) if situation.spec.attach is None else judge_attached_ready(facts),
-        judge_started(facts) if situation.spec.engine.told_at_start else judge_policy_active(facts),
+        judge_started(facts)
+        if situation.spec.engine.told_at_start
+        else judge_policy_active(facts, previous.conditions),
         judge_metrics(lengths, missed_since_s, situation.sources, facts),
         judge_tuned(decision, noisy=tuning == previous.tuning),
-        *_judge_sizes(situation, decision, autoscaling, tuning == previous.tuning, now),
+        *_judge_sizes(situation, facts, decision, autoscaling, tuning == previous.tuning),
         judge_degraded(situation.metrics.degradations, situation.spec, previous.conditions),
     )
     # What is not judged stays as it was: so a condition that is no more is taken out.
@@ -269,14 +271,14 @@ def _next_status(
 
 
 def _judge_sizes(
-    situation: Situation, decision: TuningDecision, told: SizingStatus | None, same_tuning: bool, now: float
+    situation: Situation, facts: Facts, decision: TuningDecision, told: SizingStatus | None, same_tuning: bool
 ) -> tuple[Verdict, ...]:
-    """ScalingActive of a fleet that is autoscaled, and CapacityLimited: by its bounds, else by the tuner."""
+    """ScalingActive of a fleet that is autoscaled, and CapacityLimited: by the cluster, its bounds, or the tuner."""
     if told is None:
         return (judge_capacity(decision, same_tuning),)
-    room = judge_room(told, situation.spec)
+    room = judge_growth(facts) or judge_room(told, situation.spec)
     return (
-        judge_scaling(told, situation.spec, now, situation.sizing.state),
+        judge_scaling(told, situation.spec, facts.now, situation.sizing.state),
         judge_capacity(decision, same_tuning, sized=True) if room is None else room,
     )
 
