@@ -18,8 +18,9 @@ from prefleet_operator.core.observed import (
     Sample,
     Stale,
 )
-from prefleet_operator.core.plan import UNTAKEN_S, LivePolicy, Plan, Situation, make_plan
+from prefleet_operator.core.plan import UNTAKEN_S, Plan, make_plan
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.situation import LivePolicy, Situation
 from prefleet_operator.core.status import find_condition
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 

@@ -45,7 +45,8 @@ def render_policy(policy: PolicyDocument, runtime_image: str, metrics_url: str |
     """
     from prefleet_operator.api import PrefillPolicyStatus
     from prefleet_operator.core.observed import FleetMetrics
-    from prefleet_operator.core.plan import Situation, make_plan
+    from prefleet_operator.core.plan import make_plan
+    from prefleet_operator.core.situation import Situation
     from prefleet_operator.render import InstallationDefaults, PolicyObject, known_prometheus, render_fleet
 
     new = Situation(spec=policy.spec, generation=1, status=PrefillPolicyStatus(), live=None, metrics=FleetMetrics())
