@@ -44,6 +44,7 @@ def test_a_bad_spec_is_refused_with_the_field_and_the_fix(bad: BadSpec) -> None:
         parse_document(bad.document())
     assert bad.field in str(refusal.value)
     assert bad.sentence in str(refusal.value)
+    assert "Input should" not in str(refusal.value)
 
 
 def test_every_rule_is_broken_by_a_bad_spec() -> None:
@@ -101,6 +102,7 @@ PLAIN: tuple[tuple[dict[str, Any], str], ...] = (
         'engine.type: is "vllm": write VLLM, Simulator, VLLMAscend, LightLLM, SGLang or MindIE',
     ),
     ({"tuning": {"mode": False}}, "spec.tuning.mode: is false: write Auto, Advise or Off, in quotes"),
+    ({"tuning": {"waitQuantile": "P99"}}, 'spec.tuning.waitQuantile: is "P99": write P90 or P95'),
     ({"tuning": {"bias": "much"}}, 'spec.tuning.bias: is "much": write a number'),
     ({"tuning": {"bias": float("nan")}}, "spec.tuning.bias: is NaN: write a number less than or equal to 1"),
     ({"prefill": {"replicas": 2.5}}, "spec.prefill.replicas: is 2.5: write a whole number"),

@@ -73,7 +73,7 @@ def _wanted(fault: ErrorDetails, loc: tuple[int | str, ...]) -> str:
         key, told = _BOUNDS[kind]
         bound = context[key]
         return told.format(bound if isinstance(bound, int) else f"{bound:g}")
-    if kind == "enum":
+    if kind in ("enum", "literal_error"):
         bare = ", in quotes, since YAML reads a bare On or Off as true or false" if isinstance(value, bool) else ""
         return f"{context['expected']}{bare}".replace("'", "")
     if kind == "string_type" or loc != fault["loc"]:
