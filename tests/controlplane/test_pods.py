@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from prefleet_operator.cli.render import render_document
+from prefleet_operator.api import parse_document
+from prefleet_operator.cli.render import render_policy
 
 from tests.golden.cases import render_case
 from tests.support.bad_specs import GOOD as BASE
@@ -118,7 +119,7 @@ def test_a_single_replica_holds_up_no_drain(operator: OperatorProcess, plane: Co
 def judged(plane: ControlPlane, namespace: str, role: Json) -> str:
     """The API server's answer to a pod of that role."""
     policy = {**BASE, "spec": {**BASE["spec"], "prefill": role}}
-    return admit(plane, namespace, next(templates(render_document(policy, "example.com/prefleet:test"))))
+    return admit(plane, namespace, next(templates(render_policy(parse_document(policy), "example.com/prefleet:test"))))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from prefleet_operator.api import parse_document
 from prefleet_operator.cli.documents import to_yaml
-from prefleet_operator.cli.render import render_document
+from prefleet_operator.cli.render import render_policy
 
 FOLDER = Path(__file__).parent
 CASES = sorted(path.parent.name for path in FOLDER.glob("*/policy.yaml"))
@@ -22,7 +23,7 @@ METRICS_URL = "http://prometheus.monitoring:9090"
 def render_case(case: str) -> list[dict[str, Any]]:
     """What the case's policy becomes now."""
     policy = yaml.safe_load((FOLDER / case / "policy.yaml").read_text())
-    return render_document(policy, RUNTIME_IMAGE, METRICS_URL)
+    return render_policy(parse_document(policy), RUNTIME_IMAGE, METRICS_URL)
 
 
 def golden_file(case: str) -> Path:

@@ -125,8 +125,8 @@ def test_prefixes_that_the_pods_have_cached_shorten_what_counts_as_long(tmp_path
     [
         (("nothing.csv",), "nothing.csv"),
         (("bimodal:requests=200",), "holds 200 requests, and 300 requests are needed for advice: give a longer trace"),
-        ((MIX, "--slo-long-wait", "8"), '--slo-long-wait: "8" is not a duration'),
-        ((MIX, "--slo-long-wait", "10ms"), "slo.longQueueWait: write a duration from 100ms to 24h"),
+        ((MIX, "--slo-long-wait", "8"), '--slo-long-wait: is "8": write a duration from 100ms to 24h with its unit'),
+        ((MIX, "--slo-long-wait", "10ms"), '--slo-long-wait: is "10ms": write a duration from 100ms to 24h'),
         ((MIX, "--engine", "tpu"), "--engine: no cost model is named 'tpu'"),
         ((MIX, "--prefill-only", "--decode-pods", "1"), "--prefill-only leaves nothing"),
     ],

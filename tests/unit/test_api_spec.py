@@ -44,6 +44,7 @@ def test_a_bad_spec_is_refused_with_the_field_and_the_fix(bad: BadSpec) -> None:
         parse_document(bad.document())
     assert bad.field in str(refusal.value)
     assert bad.sentence in str(refusal.value)
+    assert "Input should" not in str(refusal.value)
 
 
 def test_every_rule_is_broken_by_a_bad_spec() -> None:
@@ -87,6 +88,51 @@ def test_an_unknown_field_is_refused_with_those_that_are_known(change: dict[str,
     with pytest.raises(InvalidSpecError) as refusal:
         parse_spec(GOOD["spec"] | change)
     assert sentence in str(refusal.value)
+
+
+DURATION = "with its unit (ms, s, m, h), such as"
+
+PLAIN: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"scheduling": {"longMaxWait": 5}}, f'longMaxWait: is 5: write a duration from 0s to 24h {DURATION} "8s"'),
+    ({"slo": {"shortTTFT": 0.5}}, f'shortTTFT: is 0.5: write a duration from 1ms to 1h {DURATION} "500ms"'),
+    ({"slo": {"shortTTFT": "0s"}}, f'spec.slo.shortTTFT: write a duration from 1ms to 1h {DURATION} "500ms"'),
+    ({"engine": {"type": "VLLM", "version": 0.32}}, "spec.engine.version: is 0.32: write "),
+    (
+        {"engine": {"type": "vllm"}},
+        'engine.type: is "vllm": write VLLM, Simulator, VLLMAscend, LightLLM, SGLang or MindIE',
+    ),
+    ({"tuning": {"mode": False}}, "spec.tuning.mode: is false: write Auto, Advise or Off, in quotes"),
+    ({"tuning": {"waitQuantile": "P99"}}, 'spec.tuning.waitQuantile: is "P99": write P90 or P95'),
+    ({"tuning": {"bias": "much"}}, 'spec.tuning.bias: is "much": write a number'),
+    ({"tuning": {"bias": float("nan")}}, "spec.tuning.bias: is NaN: write a number less than or equal to 1"),
+    ({"prefill": {"replicas": 2.5}}, "spec.prefill.replicas: is 2.5: write a whole number"),
+    ({"prefill": {"replicas": -1}}, "spec.prefill.replicas: is -1: write a number greater than or equal to 0"),
+    ({"scheduling": {"threshold": 10**9}}, "is 1000000000: write a number less than or equal to 100000000"),
+    ({"prefill": {"args": "--x"}}, 'spec.prefill.args: is "--x": write a list'),
+    ({"prefill": {"args": [5]}}, "spec.prefill.args.0: is 5: write it in quotes"),
+    ({"prefill": {"args": ["--x"] * 101}}, "write at most 100 items"),
+    ({"prefill": ["a"]}, 'spec.prefill: is ["a"]: write a mapping'),
+    ({"prefill": {"podTemplate": True}}, "spec.prefill.podTemplate: is true: write a mapping"),
+    ({"prefill": {"env": [{"name": 1}]}}, "spec.prefill.env.0.name: is 1: write letters, digits and _"),
+    ({"prefill": {"env": [{"name": "A", "value": 1}]}}, "spec.prefill.env.0.value: is 1: write it in quotes"),
+    ({"model": {"servedName": ""}}, 'spec.model.servedName: is "": write text that is not empty'),
+    ({"model": {"servedName": "x" * 513}}, "xxx...: write at most 512 characters"),
+)
+
+
+@pytest.mark.parametrize(("change", "sentence"), PLAIN, ids=lambda case: str(case)[:60])
+def test_a_value_that_does_not_fit_is_told_with_the_field_and_the_fix(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        parse_spec(GOOD["spec"] | change)
+    assert sentence in str(refusal.value)
+    assert "should" not in str(refusal.value)
+
+
+def test_what_may_be_a_number_or_a_share_is_told_once_and_by_its_field() -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        parse_spec(GOOD["spec"] | {"prefill": {"rollout": {"maxSurge": [1], "maxUnavailable": 1}}})
+    told = 'write a number of replicas from 0 to 10000, or a share of them such as "25%"'
+    assert str(refusal.value) == f"spec.prefill.rollout.maxSurge: is [1]: {told}"
 
 
 def test_a_bare_off_is_refused_with_the_advice_to_quote_it() -> None:

@@ -24,9 +24,11 @@ from prefleet_operator.core.attached import (
     judge_attached_ready,
 )
 from prefleet_operator.core.observed import FleetMetrics, Missing, PodTrouble, PodView, Reading, Sample
-from prefleet_operator.core.plan import LivePolicy, Situation, make_plan
+from prefleet_operator.core.plan import make_plan
+from prefleet_operator.core.policy_active import judge_policy_active
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.status import ATTACHED_PROPAGATION_S, Facts, judge_policy_active, role_statuses
+from prefleet_operator.core.situation import LivePolicy, Situation
+from prefleet_operator.core.status import ATTACHED_PROPAGATION_S, Facts, role_statuses
 from prefleet_operator.render import KEPT_ANNOTATION, InstallationDefaults, PolicyObject, render_fleet
 from prefleet_runtime.contract import RuntimePolicy
 

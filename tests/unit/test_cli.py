@@ -104,6 +104,11 @@ BAD_FILES = (
         yaml.safe_dump_all([GOOD, {**GOOD, "spec": {}}]),
         "policy.yaml, document 2: spec.model: is required",
     ),
+    (
+        "one policy twice",
+        yaml.safe_dump_all([GOOD, {**GOOD, "metadata": {**GOOD["metadata"], "namespace": "default"}}]),
+        "policy.yaml, document 2: default/chat stands in the file already: remove one of them",
+    ),
 )
 
 
@@ -154,25 +159,25 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
         pytest.param(
             "model",
             {"servedName": 5},
-            "spec.model.servedName: Input should be a valid string: write it in quotes",
+            "spec.model.servedName: is 5: write it in quotes",
             id="a number for text",
         ),
         pytest.param(
             "prefill",
             {"replicas": "2"},
-            "spec.prefill.replicas: Input should be a valid integer: write it without quotes",
+            'spec.prefill.replicas: is "2": write it without quotes',
             id="text for a number",
         ),
         pytest.param(
             "prefill",
             {"replicas": "two"},
-            "spec.prefill.replicas: Input should be a valid integer\n",
+            'spec.prefill.replicas: is "two": write a whole number\n',
             id="no number at all",
         ),
         pytest.param(
             "scheduling",
             {"trustClientPriority": "true"},
-            "a valid boolean: write it without quotes",
+            'is "true": write it without quotes',
             id="text for a truth",
         ),
     ],

@@ -8,7 +8,8 @@ import pytest
 from prefleet_operator.api import Condition, ConditionType, PrefillPolicyStatus
 from prefleet_operator.core.measured import GAP_S
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Sample, Stale
-from prefleet_operator.core.plan import LivePolicy, Plan, Situation, make_plan
+from prefleet_operator.core.plan import Plan, make_plan
+from prefleet_operator.core.situation import LivePolicy, Situation
 from prefleet_operator.core.status import find_condition
 
 from tests.support.policies import make_spec

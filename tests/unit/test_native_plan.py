@@ -12,8 +12,9 @@ from prefleet_operator.app.gather import read_live
 from prefleet_operator.app.records import ChildRecord
 from prefleet_operator.core.native_policy import NATIVE_POLICY_FILE, NativePolicy, TptTimes
 from prefleet_operator.core.observed import FleetMetrics, HistogramSnapshot, Missing, PodView, Reading, Sample
-from prefleet_operator.core.plan import LivePolicy, Plan, Situation, make_plan
+from prefleet_operator.core.plan import Plan, make_plan
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.situation import LivePolicy, Situation
 from prefleet_operator.core.status import refused
 from prefleet_operator.core.tuning import format_time
 from prefleet_runtime.contract import PolicyName, RuntimePolicy

@@ -6,6 +6,8 @@ import pytest
 from prefleet_operator.api import InvalidSpecError, Role
 from prefleet_operator.render.overlay import apply_overlay
 
+from tests.support.bad_pod_templates import BAD_LEAVES, BadLeaf
+from tests.support.pod_fields import FILE, pod_fields
 from tests.support.rendering import SIMULATOR, VLLM, template
 
 BASE = template(VLLM, "prefill")
@@ -87,10 +89,9 @@ def test_merging_leaves_the_rendered_template_alone() -> None:
 
 REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("the fleet's label", {"metadata": {"labels": {"prefleet.dev/fleet": "other"}}}, "leave them out"),
-    ("all metadata", {"metadata": None}, "leave them out"),
     ("the image", on_engine(image="mine"), "write spec.engine.image instead"),
     ("the arguments", on_engine(args=["--port", "1"]), "write the role's args instead"),
-    ("the command", on_engine(command=None), "write the role's args instead"),
+    ("the command", on_engine(command=["sh"]), "write the role's args instead"),
     ("a variable of the operator", on_engine(env=[{"name": "PYTHONPATH", "value": "/x"}]), "the operator sets them"),
     ("the engine's port", on_engine(ports=[{"containerPort": 8000, "name": "web"}]), "other numbers and names"),
     ("a second port named http", on_engine(ports=[{"containerPort": 1, "name": "http"}]), "other numbers and names"),
@@ -121,13 +122,11 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
         "mount elsewhere",
     ),
     ("the policy volume", {"spec": {"volumes": [{"name": "prefleet-policy", "emptyDir": {}}]}}, "other names"),
-    ("all volumes", {"spec": {"volumes": None}}, "other names"),
     (
         "the init container's image",
         {"spec": {"initContainers": [{"name": "prefleet-runtime", "image": "x"}]}},
         "write spec.runtime.image",
     ),
-    ("the whole pod", {"spec": None}, "write spec.engine.image instead"),
     ("a list for a map", {"spec": []}, "write a mapping"),
     ("a map for a list", {"spec": {"containers": {"name": "engine"}}}, "write a list"),
     ("an item without its key", {"spec": {"containers": [{"image": "x"}]}}, "write name in each item"),
@@ -142,6 +141,66 @@ def test_what_the_operator_needs_cannot_be_changed(overlay: dict[str, Any], fix:
         overlaid(overlay)
     assert str(refusal.value).startswith("spec.prefill.podTemplate")
     assert fix in str(refusal.value)
+
+
+TAKEN_AWAY: tuple[tuple[dict[str, Any], str, str], ...] = (
+    ({"metadata": None}, ".metadata", "the labels prefleet.dev/fleet and prefleet.dev/role"),
+    ({"spec": None}, ".spec", "the engine's image"),
+    ({"spec": {"containers": None}}, ".spec.containers", "the engine's image"),
+    ({"spec": {"nodeSelector": None, "volumes": None}}, ".spec.volumes", "the volumes prefleet-policy"),
+    ({"spec": {"initContainers": None}}, ".spec.initContainers", "what the init container prefleet-runtime does"),
+    (on_engine(image=None), ".spec.containers[engine].image", "the engine's image"),
+    (on_engine(ports=None), ".spec.containers[engine].ports", "a port that the operator uses"),
+    (on_engine(volumeMounts=None), ".spec.containers[engine].volumeMounts", "the mounts at /etc/prefleet/policy"),
+)
+
+
+@pytest.mark.parametrize(("overlay", "field", "what"), TAKEN_AWAY, ids=[case[1] for case in TAKEN_AWAY])
+def test_a_null_that_takes_away_what_the_operator_needs_is_named_as_the_fault(
+    overlay: dict[str, Any], field: str, what: str
+) -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        overlaid(overlay)
+    assert str(refusal.value).startswith(f"spec.prefill.podTemplate{field}: null takes away {what}")
+    assert str(refusal.value).endswith(": leave it out, and write only what you change")
+
+
+@pytest.mark.parametrize("bad", BAD_LEAVES, ids=lambda bad: f"{bad.field} {bad.value}")
+def test_a_value_of_a_wrong_type_is_refused_with_the_field_and_the_fix(bad: BadLeaf) -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        overlaid(bad.overlay())
+    assert str(refusal.value).startswith(f"spec.prefill.podTemplate{bad.field}: {bad.sentence}")
+
+
+def test_all_values_of_a_wrong_type_are_told_at_once() -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        overlaid({"metadata": {"labels": {"a": 1}}, "spec": {"nodeSelector": [1]}})
+    assert "podTemplate.metadata.labels.a: " in str(refusal.value)
+    assert "podTemplate.spec.nodeSelector: " in str(refusal.value)
+
+
+RIGHT: tuple[dict[str, Any], ...] = (
+    on_engine(resources={"limits": {"cpu": 2, "memory": "8Gi"}}),
+    on_engine(livenessProbe={"httpGet": {"path": "/", "port": "http"}}),
+    on_engine(livenessProbe={"httpGet": {"path": "/", "port": 8000}}),
+    {"spec": {"terminationGracePeriodSeconds": 30.0}},
+    {"spec": {"aFieldOfANewerKubernetes": [{"env": 1}]}},
+    {"metadata": {"labels": {"team": "7", "gone": None}}},
+)
+
+
+@pytest.mark.parametrize("overlay", RIGHT, ids=str)
+def test_what_kubernetes_takes_or_may_take_is_left_to_it(overlay: dict[str, Any]) -> None:
+    overlaid(overlay)
+
+
+def test_a_number_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidSpecError, match="cpu: is NaN: write a quantity such as"):
+        overlaid(on_engine(resources={"limits": {"cpu": float("nan")}}))
+
+
+def test_the_types_of_a_pods_fields_are_those_of_kubernetes() -> None:
+    assert FILE.read_text() == pod_fields()
 
 
 SHAPELESS: tuple[dict[str, Any], ...] = (

@@ -6,7 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prefleet_operator.api import ConditionType, EffectiveStatus, PrefillPolicyStatus, Role, SchedulingPolicy
+from prefleet_operator.api import (
+    AutoscalingSpec,
+    ConditionType,
+    EffectiveStatus,
+    PrefillPolicyStatus,
+    Role,
+    RoleBounds,
+    SchedulingPolicy,
+)
 from prefleet_operator.core.measured import FIRST_METRICS_S
 from prefleet_operator.core.observed import (
     FleetMetrics,
@@ -18,8 +26,9 @@ from prefleet_operator.core.observed import (
     Sample,
     Stale,
 )
-from prefleet_operator.core.plan import UNTAKEN_S, LivePolicy, Plan, Situation, make_plan
+from prefleet_operator.core.plan import UNTAKEN_S, Plan, make_plan
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.situation import LivePolicy, Situation
 from prefleet_operator.core.status import find_condition
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 
@@ -298,3 +307,33 @@ def test_degradations_that_count_up_do_not_change_the_status() -> None:
     first = make_plan(given, NOW)
     second = make_plan(replace(after(given, first), metrics=degraded_by(11)), NOW + 3)
     assert second.status == first.status
+
+
+SIZED = make_spec(scheduling=PINNED).model_copy(
+    update={"autoscaling": AutoscalingSpec(prefill=RoleBounds(min_replicas=1, max_replicas=8))}
+)
+"""2 prefill pods, 1 of which it must have; 1 decode pod."""
+
+
+def grown(*others: PodView) -> Situation:
+    """A fleet that served with one prefill pod, all of whose pods proved the setting, once `others` are there too."""
+    measured = FleetMetrics(lengths=Sample(LENGTHS, NOW))
+    first = situation(spec=SIZED, metrics=measured, pods=(pod("p0"), pod("d0", Role.DECODE)))
+    return after(first, make_plan(first, NOW), pods=(*first.pods, *others))
+
+
+def test_a_fleet_without_room_to_grow_is_ready_and_warns_once_of_its_capacity() -> None:
+    homeless = pod("p1", ready=False, trouble=PodTrouble(Reason.UNSCHEDULABLE, "no node takes it"))
+    plan = make_plan(grown(homeless), NOW + 5)
+    assert reasons(plan)["Ready"] == ("True", "Scaling")
+    assert reasons(plan)["CapacityLimited"] == ("True", "Unschedulable")
+    assert plan.status.reason == "Unschedulable"
+    assert [event.reason for event in plan.events if event.warning] == [Reason.UNSCHEDULABLE]
+
+
+def test_a_fleet_that_grows_goes_on_to_be_active_before_its_new_pod_was_read() -> None:
+    unread = pod("p1", generation=Missing("not asked yet"), ready_since_s=NOW + 595, created_s=NOW + 300)
+    before = grown(unread)
+    assert reasons(make_plan(before, NOW))["PolicyActive"] == ("True", "GenerationReported")
+    assert reasons(make_plan(before, NOW + 600))["PolicyActive"] == ("True", "GenerationReported")
+    assert reasons(make_plan(before, NOW + 660))["PolicyActive"] == ("Unknown", "Propagating")

@@ -123,8 +123,12 @@ def test_a_malformed_line_is_told_with_its_number(tmp_path: Path) -> None:
     [
         (("nothing.csv",), "nothing.csv"),
         ((MIX, "--policy", "sjf"), '"sjf" is no policy: write some of fcfs'),
-        ((MIX, "--threshold", "-3"), '"-3" is no length'),
-        ((MIX, "--slo-long-wait", "8"), '--slo-long-wait: "8" is not a duration'),
+        ((MIX, "--threshold", "-3"), '--threshold: is "-3": write tokens from 1 to 100,000,000, or auto'),
+        ((MIX, "--threshold", "100000001"), "write tokens from 1 to 100,000,000, or auto"),
+        ((MIX, "--threshold", "1" * 5000), "write tokens from 1 to 100,000,000, or auto"),
+        ((MIX, "--long-max-wait", "25h"), '--long-max-wait: is "25h": write a duration from 0s to 24h with its unit'),
+        ((MIX, "--slo-short-ttft", "0s"), '--slo-short-ttft: is "0s": write a duration from 1ms to 1h with its unit'),
+        ((MIX, "--slo-long-wait", "8"), '--slo-long-wait: is "8": write a duration from 100ms to 24h with its unit'),
         ((MIX, "--engine", "tpu"), "--engine: no cost model is named 'tpu'"),
         ((MIX, "--prefill-only", "--decode-pods", "1"), "--prefill-only leaves nothing"),
     ],
@@ -134,6 +138,14 @@ def test_what_is_wrong_is_said_in_a_sentence(arguments: tuple[str, ...], sentenc
     assert result.exit_code == 2
     assert sentence in result.output
     assert "Traceback" not in result.output
+
+
+def test_one_request_is_told_as_one(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,prompt_tokens,output_tokens\n0,100,10\n")
+    told = run(str(trace), "--policy", "srf", "--threshold", "700", "--no-bound").output
+    assert ", 1 request over 0 s" in told
+    assert "short_request_first: 1 request replayed" in told
 
 
 def test_no_figure_is_cut_where_the_terminal_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.records import ChildRecord, PodRecord
 from prefleet_operator.core.events import condition_events
 from prefleet_operator.core.observed import PodTrouble, PodView, RouterView, Sample
+from prefleet_operator.core.ready import judge_ready
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.status import Facts, Verdict, judge_ready, merge_conditions
+from prefleet_operator.core.status import Facts, Verdict, merge_conditions
 from prefleet_operator.render import router_warnings
 from prefleet_operator.render.router_command import retry_arguments, router_command
 

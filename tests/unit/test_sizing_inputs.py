@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prefleet_operator.api import PrefillPolicySpec, Role, parse_spec
+from prefleet_operator.api import PrefillPolicySpec, Role, parse_document, parse_spec
 from prefleet_operator.app.records import PodRecord
-from prefleet_operator.cli.render import render_document
+from prefleet_operator.cli.render import render_policy
 from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Sample
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.inputs import DEFAULT_STEP_TOKENS, rules_of, signals_of, start_time
@@ -140,7 +140,7 @@ def test_without_a_cluster_a_role_has_the_replicas_of_the_spec_within_its_bounds
     }
     counts = {
         each["metadata"]["name"]: each["spec"]["replicas"]
-        for each in render_document(document, "runtime:1")
+        for each in render_policy(parse_document(document), "runtime:1")
         if each["kind"] == "Deployment"
     }
     assert counts == {"chat-prefill": rendered, "chat-decode": 3}

@@ -15,19 +15,20 @@ from prefleet_operator.api import (
     Role,
     RoleBounds,
 )
+from prefleet_operator.core.measured import FIRST_METRICS_S
 from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Reading, Sample, Stale
+from prefleet_operator.core.policy_active import judge_policy_active
+from prefleet_operator.core.ready import judge_ready, still_ready
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.scaling import judge_growth
 from prefleet_operator.core.sizing.turn import with_replicas
 from prefleet_operator.core.status import (
     PROPAGATION_S,
     Facts,
     Verdict,
-    judge_policy_active,
-    judge_ready,
     merge_conditions,
     refused,
     role_statuses,
-    still_ready,
     wording,
 )
 
@@ -40,9 +41,20 @@ CURRENT, OLD, SILENT = Sample(5, NOW), Sample(4, NOW), Missing("pod b did not an
 
 
 def pod(
-    name: str, reading: Reading[int], role: Role = Role.PREFILL, ready: bool = True, since_s: float = LONG_AGO
+    name: str,
+    reading: Reading[int],
+    role: Role = Role.PREFILL,
+    ready: bool = True,
+    since_s: float = LONG_AGO,
+    made_s: float = LONG_AGO - 60,
 ) -> PodView:
-    return PodView(name, role, "10.0.0.1", ready, ready_since_s=since_s, reported_generation=reading)
+    ip = "10.0.0.1"
+    return PodView(name, role, ip, ready, ready_since_s=since_s, reported_generation=reading, created_s=made_s)
+
+
+def new_pod(name: str, reading: Reading[int] = SILENT, since_s: float = NOW - 5) -> PodView:
+    """A pod that the fleet has just grown by."""
+    return pod(name, reading, since_s=since_s, made_s=NOW - 120)
 
 
 def facts(
@@ -59,6 +71,9 @@ def facts(
 
 def troubled(name: str, reason: Reason = Reason.UNSCHEDULABLE, told: str = "no node takes it", **given: Any) -> PodView:
     return replace(pod(name, SILENT, ready=False, **given), trouble=PodTrouble(reason, told))
+
+
+ACTIVE = merge_conditions([], [judge_policy_active(facts(pod("a", CURRENT)))], 1, NOW)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +98,9 @@ def troubled(name: str, reason: Reason = Reason.UNSCHEDULABLE, told: str = "no n
             "Unknown", "Propagating", id="a pod that has just turned ready has two minutes",
         ),
         pytest.param(
+            facts(pod("a", CURRENT), new_pod("b")), "Unknown", "Propagating", id="all must have proved it once"
+        ),
+        pytest.param(
             facts(pod("a", Stale(5, NOW - 500))), "Unknown", "GenerationUnknown", id="a stale report proves nothing"
         ),
         pytest.param(
@@ -96,6 +114,44 @@ def troubled(name: str, reason: Reason = Reason.UNSCHEDULABLE, told: str = "no n
 def test_policy_active(given: Facts, status: str, reason: str) -> None:
     verdict = judge_policy_active(given)
     assert (verdict.status.value, verdict.reason.value) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "reason"),
+    [
+        pytest.param(
+            facts(pod("a", CURRENT), new_pod("b")),
+            "True", "GenerationReported", id="a new pod need not have been read while others prove the setting",
+        ),
+        pytest.param(
+            facts(pod("a", CURRENT), new_pod("b", since_s=NOW - FIRST_METRICS_S)),
+            "Unknown", "Propagating", id="but is missed after a minute",
+        ),
+        pytest.param(facts(new_pod("b")), "Unknown", "Propagating", id="a new one alone proves nothing"),
+        pytest.param(
+            facts(pod("a", CURRENT), new_pod("b"), changed_at_s=NOW - 10),
+            "Unknown", "Propagating", id="nor need one that was made before the change run what was changed",
+        ),
+        pytest.param(
+            facts(pod("a", CURRENT), new_pod("b"), pod("c", SILENT)),
+            "Unknown", "GenerationUnknown", id="an old one that is silent counts beside it",
+        ),
+        pytest.param(
+            facts(pod("a", CURRENT), new_pod("b", OLD)),
+            "Unknown", "Propagating", id="and a new one that reports another generation counts at once",
+        ),
+    ],
+)  # fmt: skip
+def test_a_fleet_that_is_active_stays_so_while_it_grows(given: Facts, status: str, reason: str) -> None:
+    verdict = judge_policy_active(given, ACTIVE)
+    assert (verdict.status.value, verdict.reason.value) == (status, reason)
+
+
+def test_policy_active_tells_how_many_were_not_read_yet() -> None:
+    verdict = judge_policy_active(facts(pod("a", CURRENT), new_pod("b")), ACTIVE)
+    assert verdict.message == (
+        "All 1 ready pods that have been read report generation 5; 1 made with it was not read yet."
+    )
 
 
 def test_policy_active_counts_and_names_the_pods() -> None:
@@ -174,20 +230,89 @@ def test_ready(given: Facts, status: str, reason: str, words: str) -> None:
         pytest.param(ready_pods(1, 1), "False", "PodsNotReady", "1 of 5 prefill", id="fewer than it must have"),
         pytest.param(ready_pods(5, 0), "False", "PodsNotReady", "0 of 1 decode", id="a role that is not sized"),
         pytest.param(
-            (*ready_pods(2, 1), troubled("p7")), "False", "Unschedulable", "no node takes it", id="it cannot grow"
+            (*ready_pods(2, 1), troubled("p7")),
+            "True",
+            "Scaling",
+            "Ready pods: 2 of 5 prefill, which is minReplicas or more; pod p7: no node takes it.",
+            id="it cannot grow, which CapacityLimited tells",
+        ),
+        pytest.param(
+            (*ready_pods(2, 1), troubled("p7", Reason.ENGINE_CRASHING, "it ends")),
+            "True",
+            "EngineCrashing",
+            "which is minReplicas or more; pod p7: it ends.",
+            id="what ails a pod itself is told here",
+        ),
+        pytest.param(
+            (*ready_pods(1, 1), troubled("p7")),
+            "False",
+            "Unschedulable",
+            "no node takes it",
+            id="nor have what it must",
         ),
     ],
 )
 def test_a_role_that_is_sized_is_ready_while_it_grows(
     pods: tuple[PodView, ...], status: str, reason: str, words: str
 ) -> None:
-    sized = make_spec().model_copy(
-        update={"autoscaling": AutoscalingSpec(prefill=RoleBounds(min_replicas=2, max_replicas=8))}
-    )
-    given = replace(facts(*pods), spec=with_replicas(sized, {Role.PREFILL: 5}))
-    verdict = judge_ready(given)
+    verdict = judge_ready(growing(*pods))
     assert (verdict.status.value, verdict.reason.value) == (status, reason)
     assert words in verdict.message
+
+
+def growing(*pods: PodView, **given: Any) -> Facts:
+    """A fleet that is to have 5 prefill pods, and must have 2."""
+    bounds = RoleBounds(min_replicas=2, max_replicas=8)
+    sized = make_spec().model_copy(update={"autoscaling": AutoscalingSpec(prefill=bounds)})
+    return replace(facts(*pods, **given), spec=with_replicas(sized, {Role.PREFILL: 5}))
+
+
+def test_a_growing_role_whose_rollout_is_stuck_is_not_ready() -> None:
+    verdict = judge_ready(growing(*ready_pods(2, 1), stuck={Role.PREFILL: "timed out"}))
+    assert (verdict.status.value, verdict.reason) == ("False", Reason.ROLLOUT_STUCK)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason", "why"),
+    [
+        pytest.param(
+            growing(*ready_pods(2, 1), troubled("p7")), "Unschedulable", "pod p7: no node takes it", id="node"
+        ),
+        pytest.param(
+            growing(*ready_pods(2, 1), denied={Role.PREFILL: "exceeded quota."}),
+            "PodsRefused",
+            "the cluster refuses to make more (exceeded quota)",
+            id="a quota",
+        ),
+    ],
+)
+def test_a_role_that_cannot_grow_is_limited_in_its_capacity_though_ready(given: Facts, reason: str, why: str) -> None:
+    verdict = judge_growth(given)
+    assert verdict is not None
+    assert (verdict.type, verdict.status.value, verdict.reason.value) == (
+        ConditionType.CAPACITY_LIMITED,
+        "True",
+        reason,
+    )
+    assert verdict.message == (
+        f"prefill cannot grow from 2 to 5 pods: {why}; "
+        "make room for them, or lower spec.autoscaling.prefill.maxReplicas."
+    )
+    assert judge_ready(given).reason is Reason.SCALING
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(growing(*ready_pods(2, 1)), id="pods that load"),
+        pytest.param(growing(*ready_pods(5, 1), troubled("p7")), id="one too many"),
+        pytest.param(growing(*ready_pods(1, 1), troubled("p7")), id="fewer than it must have, which Ready tells"),
+        pytest.param(growing(*ready_pods(2, 1), troubled("p7", Reason.ENGINE_CRASHING)), id="a fault of the pod"),
+        pytest.param(growing(*ready_pods(2, 0), troubled("d7", role=Role.DECODE)), id="a role that is not sized"),
+    ],
+)
+def test_what_is_no_want_of_room_limits_no_capacity(given: Facts) -> None:
+    assert judge_growth(given) is None
 
 
 def test_roles_show_the_lowest_generation_that_is_reported() -> None:

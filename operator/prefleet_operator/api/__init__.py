@@ -33,6 +33,7 @@ from prefleet_operator.api.engine_types import (
     StageType,
     Told,
 )
+from prefleet_operator.api.faults import tell_value
 from prefleet_operator.api.model import HubSource, ModelSource, ModelSpec, PvcSource, SecretKeyRef
 from prefleet_operator.api.parse import (
     NAME_RULE,
@@ -52,8 +53,17 @@ from prefleet_operator.api.roles import (
 )
 from prefleet_operator.api.router import RouterSpec, RouterType
 from prefleet_operator.api.rule import Rule
-from prefleet_operator.api.scheduling import LengthMeasure, LongChunkMode, SchedulingSpec, StageSpec
+from prefleet_operator.api.scheduling import (
+    LONG_MAX_WAIT_RULE,
+    MAX_THRESHOLD,
+    LengthMeasure,
+    LongChunkMode,
+    SchedulingSpec,
+    StageSpec,
+)
 from prefleet_operator.api.spec import (
+    LONG_QUEUE_WAIT_RULE,
+    SHORT_TTFT_RULE,
     Band,
     EngineSpec,
     PrefillPolicySpec,
@@ -83,6 +93,9 @@ __all__ = [
     "CAPABILITIES",
     "GROUP",
     "KIND",
+    "LONG_MAX_WAIT_RULE",
+    "LONG_QUEUE_WAIT_RULE",
+    "MAX_THRESHOLD",
     "MERGED_ARGUMENT",
     "NAME_RULE",
     "OPERATOR_ARGUMENTS",
@@ -91,6 +104,7 @@ __all__ = [
     "POD_SCRAPE",
     "RUNTIME_SETTINGS_KEY",
     "SHORT_NAME",
+    "SHORT_TTFT_RULE",
     "SUPPORTED_VLLM",
     "TOP_LEVEL_VLLM_ASCEND",
     "VERSION",
@@ -156,4 +170,5 @@ __all__ = [
     "parse_duration",
     "parse_spec",
     "parse_yaml",
+    "tell_value",
 ]

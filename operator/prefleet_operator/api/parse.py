@@ -7,15 +7,14 @@ when the fleet is rendered, and raise the same `InvalidSpecError`."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from prefleet_operator.api.base import GROUP, KIND, VERSION, matching
+from prefleet_operator.api.faults import tell_faults
 from prefleet_operator.api.spec import PrefillPolicySpec
 
 NAME_RULE = matching(
@@ -90,51 +89,9 @@ def parse_spec(raw: Any) -> PrefillPolicySpec:
     try:
         return PrefillPolicySpec.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise InvalidSpecError("; ".join(_sentence(fault) for fault in error.errors(include_url=False))) from None
+        raise InvalidSpecError(tell_faults(error.errors(include_url=False))) from None
 
 
 def _plain(value: Any) -> Any:
     """What json cannot write: a read-only mapping as a dict, anything else (YAML's !!binary) as text."""
     return dict(value) if isinstance(value, Mapping) else str(value)
-
-
-def _sentence(fault: ErrorDetails) -> str:
-    path = ".".join(["spec", *map(str, fault["loc"])])
-    match fault["type"]:
-        case "extra_forbidden":
-            known = _siblings(fault["loc"])
-            return f"{path}: no such field in this release: remove it, or write one of {known}"
-        case "missing":
-            return f"{path}: is required: write it"
-        case "enum" if isinstance(fault["input"], bool):
-            return f"{path}: {fault['msg']}: write it in quotes, since YAML reads a bare On or Off as a boolean"
-        case "string_type" if isinstance(fault["input"], int | float):
-            return f"{path}: {fault['msg']}: write it in quotes"
-        case "int_type" | "float_type" | "bool_type" if _is_quoted(fault["input"]):
-            return f"{path}: {fault['msg']}: write it without quotes"
-    return f"{path}: {fault['msg'].removeprefix('Value error, ')}"
-
-
-def _is_quoted(value: Any) -> bool:
-    """Whether it is a number, true or false, as text."""
-    return isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?|true|false", value) is not None
-
-
-def _siblings(loc: tuple[int | str, ...]) -> str:
-    """The fields that may stand where `loc` points at an unknown one."""
-    model: type[BaseModel] = PrefillPolicySpec
-    for part in loc[:-1]:
-        if isinstance(part, str):
-            model = _model_of(model, part)
-    return ", ".join(sorted(str(field.alias) for field in model.model_fields.values()))
-
-
-def _model_of(parent: type[BaseModel], alias: str) -> type[BaseModel]:
-    annotation = next(field.annotation for field in parent.model_fields.values() if field.alias == alias)
-    types = (found for found in _flatten(annotation) if isinstance(found, type))
-    return next(found for found in types if issubclass(found, BaseModel))
-
-
-def _flatten(annotation: Any) -> list[Any]:
-    """The types inside `X | None` and `list[X]`, outermost first."""
-    return [annotation, *(inner for part in get_args(annotation) for inner in _flatten(part))]

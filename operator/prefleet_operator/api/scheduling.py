@@ -16,6 +16,9 @@ from prefleet_operator.api.base import (
 from prefleet_operator.api.engine_types import SchedulingPolicy, StageType
 from prefleet_operator.api.rule import Rule
 
+MAX_THRESHOLD = 100_000_000
+LONG_MAX_WAIT_RULE = duration_between("0s", "24h", "8s")
+
 
 class LengthMeasure(StrEnum):
     """What is compared with the threshold."""
@@ -79,9 +82,9 @@ class SchedulingSpec(Model):
     """ShortRequestFirst: requests up to the threshold before longer ones. PromoteShortest: the shortest first, the
     rest as they came. HRRN: by the work done since a request arrived over its own. FCFS: as they came.
     ShortestPrefillFirst (SGLang): by length. Which of them an engine can run, its refusal of the others says."""
-    threshold: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    threshold: Annotated[int, Field(ge=1, le=MAX_THRESHOLD)] | None = None
     """Tokens of the longest short request; tuned if left out."""
-    long_max_wait: Annotated[DurationText, duration_between("0s", "24h", "8s")] | None = None
+    long_max_wait: Annotated[DurationText, LONG_MAX_WAIT_RULE] | None = None
     """How long a long request waits before it may overtake short ones; 0s turns that off; tuned if left out.
     Under saturation a long request can wait longer: agedShare bounds how much of the work overtakes."""
     length: LengthMeasure = LengthMeasure.UNCACHED

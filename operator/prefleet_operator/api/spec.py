@@ -78,7 +78,10 @@ class RuntimeSpec(Model):
     """The runtime's image; if left out, what was the installation's default when the pods were last changed."""
 
 
-ShortTTFT = Annotated[DurationText, duration_between("1ms", "1h", "500ms"), Field(alias="shortTTFT")]
+SHORT_TTFT_RULE = duration_between("1ms", "1h", "500ms")
+LONG_QUEUE_WAIT_RULE = duration_between("100ms", "24h", "8s")
+
+ShortTTFT = Annotated[DurationText, SHORT_TTFT_RULE, Field(alias="shortTTFT")]
 
 
 class SloSpec(Model):
@@ -86,7 +89,7 @@ class SloSpec(Model):
 
     short_ttft: ShortTTFT = "500ms"
     """Time to the first token of a short request. Stated; only MindIE's stage Latency acts on it."""
-    long_queue_wait: Annotated[DurationText, duration_between("100ms", "24h", "8s")] = "8s"
+    long_queue_wait: Annotated[DurationText, LONG_QUEUE_WAIT_RULE] = "8s"
     """The most extra queueing that a long request may suffer."""
     inter_token_gap: Annotated[DurationText, duration_between("1ms", "10s", "200ms")] = "200ms"
     """The longest time between two tokens of a running answer: what MindIE's TPT and Latency aim at, and what pods that

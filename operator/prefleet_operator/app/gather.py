@@ -16,8 +16,8 @@ from prefleet_operator.app.records import MAX_DIGITS, AutoscalerRecord, ChildRec
 from prefleet_operator.app.workqueue import Key
 from prefleet_operator.core.native_policy import FleetPolicy, NativePolicy, as_run
 from prefleet_operator.core.observed import Missing, PodTrouble, PodView, Reading, RouterView, Sample
-from prefleet_operator.core.plan import LivePolicy, Situation
 from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.situation import LivePolicy, Situation
 from prefleet_operator.core.sizing.state import SizingState
 from prefleet_operator.core.sizing.turn import SizingView, with_replicas
 from prefleet_operator.engines import engine_for

@@ -42,9 +42,10 @@ from prefleet_operator.app.workqueue import Key, WorkFailedError
 from prefleet_operator.core.attached import still_attached
 from prefleet_operator.core.events import Event, condition_events
 from prefleet_operator.core.plan import Plan
+from prefleet_operator.core.ready import still_ready
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.restarts import restart_events
-from prefleet_operator.core.status import refused, still_ready
+from prefleet_operator.core.status import refused
 from prefleet_operator.render import live_config_map_name
 
 logger = logging.getLogger(__name__)

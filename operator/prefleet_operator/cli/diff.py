@@ -75,33 +75,15 @@ def _live(file: Path, documents: Sequence[Any], runtime_image: str, metrics_url:
 
     from prefleet_operator.adapters.kube import KubeError
     from prefleet_operator.api import InvalidSpecError
-    from prefleet_operator.cli.documents import fail
+    from prefleet_operator.cli.documents import fail, parse_policies
 
-    parsed = [(policy, _annotations(document)) for document, policy in _parsed(file, documents)]
+    parsed = [(policy, _annotations(document)) for document, policy in parse_policies(file, documents)]
     try:
         return asyncio.run(_ask(parsed, runtime_image, metrics_url))
     except InvalidSpecError as error:
         fail(f"{file}: {error}")
     except KubeError as error:
         fail(f"{error}; to compare two files without a cluster, write --against")
-
-
-def _parsed(file: Path, documents: Sequence[Any]) -> list[tuple[Any, PolicyDocument]]:
-    """Each document with what it says. Ends the command on a fault, and on two documents of one policy."""
-    from prefleet_operator.api import InvalidSpecError, parse_document
-    from prefleet_operator.cli.documents import fail, place
-
-    found: dict[tuple[str, str], tuple[Any, PolicyDocument]] = {}
-    for number, document in enumerate(documents):
-        where = place(file, documents, number)
-        try:
-            policy = parse_document(document)
-        except InvalidSpecError as error:
-            fail(f"{where}: {error}")
-        if (policy.namespace, policy.name) in found:
-            fail(f"{where}: {policy.namespace}/{policy.name} stands in the file already: remove one of them")
-        found[policy.namespace, policy.name] = (document, policy)
-    return list(found.values())
 
 
 async def _ask(parsed: Sequence[tuple[PolicyDocument, Object]], runtime_image: str, metrics_url: str) -> list[Preview]:
@@ -144,14 +126,14 @@ def _offline(old: _Rendered, new: _Rendered) -> list[Preview]:
 def _rendered(file: Path, documents: Sequence[Any], runtime_image: str, metrics_url: str) -> _Rendered:
     """What a file becomes. Ends the command on a fault."""
     from prefleet_operator.api import InvalidSpecError
-    from prefleet_operator.cli.documents import fail
-    from prefleet_operator.cli.render import default_runtime_image, render_document
+    from prefleet_operator.cli.documents import fail, parse_policies
+    from prefleet_operator.cli.render import default_runtime_image, render_policy
 
     found = {}
     image = runtime_image or default_runtime_image()
-    for document, policy in _parsed(file, documents):
+    for _, policy in parse_policies(file, documents):
         try:
-            found[policy.namespace, policy.name] = render_document(document, image, metrics_url or None)
+            found[policy.namespace, policy.name] = render_policy(policy, image, metrics_url or None)
         except InvalidSpecError as error:
             fail(f"{file}: {policy.namespace}/{policy.name}: {error}")
     return found

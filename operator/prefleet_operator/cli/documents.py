@@ -8,10 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 import yaml
+
+if TYPE_CHECKING:
+    from prefleet_operator.api import PolicyDocument
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -55,6 +58,23 @@ def read_policies(path: Path) -> list[Any]:
     if not documents:
         fail(f"{_name(path)}: holds no document: give a file with a PrefillPolicy")
     return documents
+
+
+def parse_policies(path: Path, documents: Sequence[Any]) -> list[tuple[Any, PolicyDocument]]:
+    """Each document with what it says. Ends the command on a fault, and on two documents of one policy."""
+    from prefleet_operator.api import InvalidSpecError, parse_document
+
+    found: dict[tuple[str, str], tuple[Any, PolicyDocument]] = {}
+    for number, document in enumerate(documents):
+        where = place(path, documents, number)
+        try:
+            policy = parse_document(document)
+        except InvalidSpecError as error:
+            fail(f"{where}: {error}")
+        if (policy.namespace, policy.name) in found:
+            fail(f"{where}: {policy.namespace}/{policy.name} stands in the file already: remove one of them")
+        found[policy.namespace, policy.name] = (document, policy)
+    return list(found.values())
 
 
 def place(path: Path, documents: Sequence[Any], number: int) -> str:

@@ -8,9 +8,12 @@ as the policy has no uid yet.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from prefleet_operator.api import PolicyDocument, PrefillPolicySpec
 
 
 def render(
@@ -20,32 +23,32 @@ def render(
 ) -> None:
     """Print the manifests that a PrefillPolicy becomes, in the order in which they are applied."""
     from prefleet_operator.api import InvalidSpecError
-    from prefleet_operator.cli.documents import fail, place, read_policies, to_yaml
+    from prefleet_operator.cli.documents import fail, parse_policies, place, read_policies, to_yaml
 
     documents = read_policies(file)
     rendered = []
-    for number, document in enumerate(documents):
+    for number, (_, policy) in enumerate(parse_policies(file, documents)):
         try:
-            rendered += render_document(document, runtime_image or default_runtime_image(), metrics_url or None)
-            for warning in warnings_of(document):
+            rendered += render_policy(policy, runtime_image or default_runtime_image(), metrics_url or None)
+            for warning in warnings_of(policy.spec):
                 typer.echo(f"warning: {warning}", err=True)
         except InvalidSpecError as error:
             fail(f"{place(file, documents, number)}: {error}")
     typer.echo(to_yaml(rendered), nl=False)
 
 
-def render_document(document: Any, runtime_image: str, metrics_url: str | None = None) -> list[dict[str, Any]]:
-    """The objects of one PrefillPolicy document. `metrics_url`: the address of the metrics source that it names.
+def render_policy(policy: PolicyDocument, runtime_image: str, metrics_url: str | None = None) -> list[dict[str, Any]]:
+    """The objects of one PrefillPolicy. `metrics_url`: the address of the metrics source that it names.
 
     Raises:
-        InvalidSpecError: the document is not a PrefillPolicy that may run.
+        InvalidSpecError: it may not run.
     """
-    from prefleet_operator.api import PrefillPolicyStatus, parse_document
+    from prefleet_operator.api import PrefillPolicyStatus
     from prefleet_operator.core.observed import FleetMetrics
-    from prefleet_operator.core.plan import Situation, make_plan
+    from prefleet_operator.core.plan import make_plan
+    from prefleet_operator.core.situation import Situation
     from prefleet_operator.render import InstallationDefaults, PolicyObject, known_prometheus, render_fleet
 
-    policy = parse_document(document)
     new = Situation(spec=policy.spec, generation=1, status=PrefillPolicyStatus(), live=None, metrics=FleetMetrics())
     identity = PolicyObject(name=policy.name, namespace=policy.namespace)
     plan = make_plan(new, now=0)
@@ -53,13 +56,11 @@ def render_document(document: Any, runtime_image: str, metrics_url: str | None =
     return render_fleet(identity, plan.spec, plan.policy, defaults)
 
 
-def warnings_of(document: Any) -> tuple[str, ...]:
-    """What the engine and the router have to say of one PrefillPolicy document that may run."""
-    from prefleet_operator.api import parse_document
+def warnings_of(spec: PrefillPolicySpec) -> tuple[str, ...]:
+    """What the engine and the router have to say of one that may run."""
     from prefleet_operator.engines import engine_for
     from prefleet_operator.render import router_warnings
 
-    spec = parse_document(document).spec
     return (*engine_for(spec).warnings(spec), *router_warnings(spec))
 
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 from prefleet_operator.api import Condition, ConditionStatus, ConditionType, PrefillPolicyStatus, Role
 from prefleet_operator.core.observed import PodView
+from prefleet_operator.core.ready import tell_trouble, trouble_reason
 from prefleet_operator.core.reasons import Reason
-from prefleet_operator.core.status import FALSE, TRUE, Facts, Verdict, recounted, tell_trouble, trouble_reason
+from prefleet_operator.core.status import FALSE, TRUE, Facts, Verdict, recounted
 
 OVERLAP_HOLD_S = 120.0
 

@@ -5,8 +5,9 @@ False while it is not known yet what a pod can do: then every number stays as it
 controller has not brought a role to its number in `FOLLOWED_S`, and where an autoscaler that is not the operator's sets
 the number of a sized role: of two hands on one number each undoes the other, so the operator takes its own off. Whoever
 has an autoscaler set the replicas of a role that is not sized means it so, and Accepted tells of it. CapacityLimited is
-True where a role needs more than its bound or the accelerators allow, whatever the tuner says of long waits. Both rest
-on what the status tells of sizes, so they are as steady as that.
+True where the cluster has no room for the pods of a role that is to grow, or where one needs more than its bound or the
+accelerators allow, whatever the tuner says of long waits. All rest on what the status tells of sizes, so they are as
+steady as that.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from collections.abc import Iterator, Mapping
 from prefleet_operator.api import Actuator, ConditionType, PrefillPolicySpec, Role, RoleSizeStatus, SizingStatus
 from prefleet_operator.core.deletion_cost import FOLLOWED_S
 from prefleet_operator.core.events import Event
+from prefleet_operator.core.ready import tell_trouble, trouble_reason
 from prefleet_operator.core.reasons import Reason
 from prefleet_operator.core.sizing.state import SizingState
-from prefleet_operator.core.status import FALSE, TRUE, UNKNOWN, Verdict
+from prefleet_operator.core.status import FALSE, TRUE, UNKNOWN, Facts, Verdict
 from prefleet_operator.core.tuning import parse_time
 
 _HOLDS = {
@@ -79,6 +81,30 @@ def judge_room(told: SizingStatus, spec: PrefillPolicySpec) -> Verdict | None:
         return None
     reason, message = _tell_limit(limited, spec)
     return Verdict(ConditionType.CAPACITY_LIMITED, TRUE, reason, message)
+
+
+def judge_growth(facts: Facts) -> Verdict | None:
+    """CapacityLimited where the cluster has no room for what a sized role is to have beyond its minReplicas; else None.
+    With fewer than those the fleet is not Ready, which says the same."""
+    for role, bounds in facts.spec.sized_roles().items():
+        ready, wanted = len(facts.ready_pods(role)), facts.spec.roles()[role].replicas
+        cause = _why_no_room(facts, role) if bounds.min_replicas <= ready < wanted else None
+        if cause is not None:
+            reason, why = cause
+            message = (
+                f"{role.value} cannot grow from {ready} to {wanted} pods: {why}; "
+                f"make room for them, or lower spec.autoscaling.{role.value}.maxReplicas."
+            )
+            return Verdict(ConditionType.CAPACITY_LIMITED, TRUE, reason, message)
+    return None
+
+
+def _why_no_room(facts: Facts, role: Role) -> tuple[Reason, str] | None:
+    if role in facts.refused:
+        return Reason.PODS_REFUSED, f"the cluster refuses to make more ({facts.refused[role].rstrip('.')})"
+    troubled = [pod for pod in facts.found_pods(role) if pod.trouble is not None]
+    homeless = [pod for pod in troubled if trouble_reason([pod]) is Reason.UNSCHEDULABLE]
+    return (Reason.UNSCHEDULABLE, tell_trouble(homeless)) if homeless else None
 
 
 def _tell_limit(size: RoleSizeStatus, spec: PrefillPolicySpec) -> tuple[Reason, str]:

@@ -4,13 +4,13 @@ Maps merge, null takes a key away, lists that Kubernetes tells apart by a key me
 known key is merged in place, a new one is appended), all other values and lists are replaced. Directives
 (`$patch` and its kin) are refused, as null and keys say enough here.
 
-An overlay may not change what makes the pod a pod of this fleet; each such thing is a `_Protected`, compared
-before and after.
+What is laid over is a pod's in the types of its fields (`pod_shape`). It may not change what makes the pod a pod of
+this fleet; each such thing is a `_Protected`, compared before and after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from prefleet_operator.render.pod import (
     RUNTIME_CONTAINER,
     RUNTIME_VOLUME,
 )
+from prefleet_operator.render.pod_shape import shape_faults
 
 Object = dict[str, Any]
 
@@ -48,7 +49,6 @@ MERGE_KEYS: Final = {
 }
 """Kubernetes' patchMergeKey of each list of a pod template."""
 
-_SHAPES: Final = (dict, list)
 _PORT_NAMES: Final = {"http", "prefleet", "nixl", "kv", "bootstrap", "management", "metrics"}
 
 
@@ -73,16 +73,36 @@ def apply_router_overlay(template: Object, overlay: Mapping[str, Any]) -> Object
 def _lay_over(template: Object, overlay: Mapping[str, Any], where: str, protected: tuple[_Protected, ...]) -> Object:
     if unknown := sorted(overlay.keys() - {"metadata", "spec"}):
         raise InvalidSpecError(f"{where}: remove {', '.join(unknown)}: write metadata and spec, as in a pod")
-    try:
-        merged = _merge(template, overlay, where)
-        changed = next((part for part in protected if part.of(template) != part.of(merged)), None)
-    except (TypeError, AttributeError, KeyError) as error:
-        raise InvalidSpecError(
-            f"{where}: is not shaped like a pod ({error}): compare it with kubectl explain pod.spec"
-        ) from None
+    if faults := list(shape_faults(overlay, where)):
+        raise InvalidSpecError("; ".join(faults))
+    merged = _merge(template, overlay, where)
+    changed = next((part for part in protected if part.of(template) != part.of(merged)), None)
     if changed is not None:
-        raise InvalidSpecError(f"{where}: changes {changed.what}: {changed.fix}")
+        raise InvalidSpecError(_tell_change(template, overlay, changed, where))
     return merged
+
+
+def _tell_change(template: Object, overlay: Mapping[str, Any], changed: _Protected, where: str) -> str:
+    """Of a null that takes away all that holds what is protected, the fault is the null: nothing there was changed."""
+    for path, alone in _nulls(overlay):
+        if changed.of(_merge(template, alone, where)) != changed.of(template):
+            return f"{where}{path}: null takes away {changed.what}: leave it out, and write only what you change"
+    return f"{where}: changes {changed.what}: {changed.fix}"
+
+
+def _nulls(overlay: Mapping[str, Any]) -> Iterator[tuple[str, Object]]:
+    """Each null of an overlay: its path, and an overlay that holds nothing else."""
+    for key, value in overlay.items():
+        if value is None:
+            yield f".{key}", {key: None}
+        elif isinstance(value, Mapping):
+            yield from ((f".{key}{path}", {key: alone}) for path, alone in _nulls(value))
+        elif isinstance(value, list) and key in MERGE_KEYS:
+            for name, item in ((item[MERGE_KEYS[key]], item) for item in value):
+                found = _nulls(item)
+                yield from (
+                    (f".{key}[{name}]{path}", {key: [{MERGE_KEYS[key]: name} | alone]}) for path, alone in found
+                )
 
 
 def _merge(base: Mapping[str, Any], overlay: Mapping[str, Any], where: str) -> Object:
@@ -98,9 +118,6 @@ def _merge(base: Mapping[str, Any], overlay: Mapping[str, Any], where: str) -> O
 
 
 def _merge_value(key: str, base: Any, value: Any, where: str) -> Any:
-    if base is not None and isinstance(base, _SHAPES) and type(base) is not type(value):
-        shape = "a list" if isinstance(base, list) else "a mapping"
-        raise InvalidSpecError(f"{where}: is {str(value)[:40]!r}: write {shape}, or null to take the key away")
     if isinstance(value, dict):
         return _merge(base or {}, value, where)
     if isinstance(value, list) and key in MERGE_KEYS:
@@ -111,7 +128,7 @@ def _merge_value(key: str, base: Any, value: Any, where: str) -> Any:
 def _merge_list(merge_key: str, base: list[Any], overlay: list[Any], where: str) -> list[Any]:
     merged = {item[merge_key]: item for item in base}
     for item in overlay:
-        if not isinstance(item, Mapping) or item.get(merge_key) is None:
+        if not isinstance(item, Mapping) or not isinstance(item.get(merge_key), str | int):
             raise InvalidSpecError(f"{where}: write {merge_key} in each item: items are merged by it")
         name = item[merge_key]
         merged[name] = _merge(merged.get(name, {}), item, f"{where}[{name}]")

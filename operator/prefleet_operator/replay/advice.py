@@ -41,7 +41,7 @@ from prefleet_operator.core.tuning import TunerMemory, TuningDecision
 from prefleet_operator.core.wait import SLO_FLOOR, ceiling_s
 from prefleet_operator.replay.progress import Advance, replay_bars
 from prefleet_operator.replay.setting import Scheduling, SettingError, make_policy, percentile_split
-from prefleet_operator.replay.study import BOUNDS, TraceStudy
+from prefleet_operator.replay.study import BOUNDS, TraceStudy, tell_requests
 from prefleet_operator.replay.workload import ANY_FLEET, Asked, Workload, busiest, prepare
 
 WINDOW = 5000
@@ -148,7 +148,7 @@ def advise(asked: AdviceRequest, trace: Trace, console: Console) -> Advice:
     window = busiest(workload.requests, WINDOW)
     if len(window) < spec.tuning.min_samples:
         needed = f"{spec.tuning.min_samples} requests are needed for advice"
-        raise SettingError(f"{trace.name}: holds {len(window)} requests, and {needed}: give a longer trace")
+        raise SettingError(f"{trace.name}: holds {tell_requests(len(window))}, and {needed}: give a longer trace")
     split = asked.split_tokens or split_of(workload.study, spec)
     tried = Rehearsals(window, workload, split, targets, console)
     metrics = FleetMetrics(lengths=Sample(_lengths(workload, tried), at_s=0.0))
@@ -165,7 +165,7 @@ def advise(asked: AdviceRequest, trace: Trace, console: Console) -> Advice:
     settings = [] if memory.threshold is None else _alternatives(decision, memory.threshold, chosen, spec)
     for setting in (FCFS, chosen, *settings):
         tried.replay(setting)
-    console.print(f"{len(tried.replays)} settings tried on the busiest {len(window):,} requests", highlight=False)
+    console.print(f"{len(tried.replays)} settings tried on the busiest {tell_requests(len(window))}", highlight=False)
     return Advice(workload, len(window), split, targets, decision, chosen, asked.aged_share, tried.replays)
 
 

@@ -7,6 +7,7 @@ there for all policies alike.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,13 +17,13 @@ from prefleet_runtime.sim.replay import replay as run
 from prefleet_runtime.sim.traces import open_trace
 from rich.console import Console
 
-from prefleet_operator.api import PrefillPolicySpec, SchedulingPolicy
+from prefleet_operator.api import LONG_MAX_WAIT_RULE, MAX_THRESHOLD, PrefillPolicySpec, SchedulingPolicy
 from prefleet_operator.core.observed import Sample
 from prefleet_operator.core.threshold import decide_threshold
 from prefleet_operator.core.tuning import TunerMemory
 from prefleet_operator.replay.progress import Advance, replay_bars
 from prefleet_operator.replay.setting import Scheduling, SettingError, make_policy, parse_policies, percentile_split
-from prefleet_operator.replay.study import TraceStudy
+from prefleet_operator.replay.study import TraceStudy, tell_requests
 from prefleet_operator.replay.tables import Comparison, name_of
 from prefleet_operator.replay.workload import ANY_FLEET, Asked, Workload, prepare, seconds_of
 
@@ -50,7 +51,7 @@ def compare(request: Request, console: Console) -> Comparison:
     """
     names = parse_policies(request.policies)
     targets = request.targets
-    long_max_wait_s = seconds_of("--long-max-wait", request.long_max_wait)
+    long_max_wait_s = seconds_of("--long-max-wait", request.long_max_wait, LONG_MAX_WAIT_RULE)
     pinned = _pinned(request.threshold)
     trace = open_trace(request.trace)
     workload = prepare(request, trace, console)
@@ -86,9 +87,11 @@ def _with_strict(comparison: Comparison, workload: Workload, console: Console) -
 
 
 def _pinned(threshold: str | None) -> int | None:
-    if threshold is not None and (not threshold.isdecimal() or int(threshold) < 1):
-        raise SettingError(f'--threshold: "{threshold}" is no length: write tokens, 1 or more, or "auto"')
-    return None if threshold is None else int(threshold)
+    if threshold is None:
+        return None
+    if not re.fullmatch("[0-9]{1,9}", threshold) or not 1 <= int(threshold) <= MAX_THRESHOLD:
+        raise SettingError(f'--threshold: is "{threshold}": write tokens from 1 to {MAX_THRESHOLD:,}, or auto')
+    return int(threshold)
 
 
 def _learnt_threshold(studied: TraceStudy, console: Console) -> int:
@@ -113,9 +116,9 @@ def _replays(
             task = bar.add_task(name_of(Replay(policy)), total=comparison.study.requests)
             result = run(workload.requests, workload.shape, policy, split, targets, Advance(bar, task))
             if not console.is_terminal:
-                told = f"{name_of(result)}: {result.requests:,} requests replayed"
+                told = f"{name_of(result)}: {tell_requests(result.requests)} replayed"
                 console.print(told, soft_wrap=True, highlight=False)
             if result.refused:
-                told = f"{result.refused:,} requests fit into no pod's KV cache and were refused"
+                told = f"{tell_requests(result.refused)} refused: too long for any pod's KV cache"
                 console.print(told, soft_wrap=True, highlight=False)
             yield result

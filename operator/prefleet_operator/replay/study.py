@@ -37,6 +37,11 @@ class TraceStudy:
         return (self.requests - 1) / self.span_s if self.span_s > 0 else float("inf")
 
 
+def tell_requests(count: int) -> str:
+    """So many requests, in words."""
+    return "1 request" if count == 1 else f"{count:,} requests"
+
+
 def study(trace: Trace) -> TraceStudy:
     """Read a trace once. Raises TraceError if it holds no request, or is not readable as what it seems to be."""
     counts = [0] * (len(BOUNDS) + 1)

@@ -21,9 +21,9 @@ from prefleet_runtime.sim.traces import Trace, TraceRequest
 from prefleet_runtime.sim.traces.transforms import prefill_only, stretched
 from rich.console import Console
 
-from prefleet_operator.api import parse_duration
+from prefleet_operator.api import LONG_QUEUE_WAIT_RULE, SHORT_TTFT_RULE, Rule, parse_duration
 from prefleet_operator.replay.setting import SettingError, capacity
-from prefleet_operator.replay.study import TraceStudy, study
+from prefleet_operator.replay.study import TraceStudy, study, tell_requests
 
 ANY_FLEET = {"model": {"servedName": "any"}, "engine": {"type": "Simulator"}, "mixed": {}}
 """What the operator's decisions need around the settings that matter here: all of those at their defaults."""
@@ -48,8 +48,11 @@ class Asked:
 
     @property
     def targets(self) -> Targets:
-        """Raises SettingError for what is no duration."""
-        return Targets(seconds_of("--slo-short-ttft", self.short_ttft), seconds_of("--slo-long-wait", self.long_wait))
+        """Raises SettingError for what could not be promised."""
+        return Targets(
+            seconds_of("--slo-short-ttft", self.short_ttft, SHORT_TTFT_RULE),
+            seconds_of("--slo-long-wait", self.long_wait, LONG_QUEUE_WAIT_RULE),
+        )
 
 
 @dataclass(frozen=True)
@@ -94,12 +97,11 @@ def busiest(requests: Iterable[TraceRequest], at_most: int) -> list[TraceRequest
     return [replace(request, at_s=request.at_s - window[0].at_s) for request in window]
 
 
-def seconds_of(option: str, text: str) -> float:
-    """A duration as seconds. Raises SettingError that names the option."""
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise SettingError(f"{option}: {error}") from None
+def seconds_of(option: str, text: str, rule: Rule) -> float:
+    """A duration as seconds, by the rule of the field that it stands for. Raises SettingError that names the option."""
+    if not rule.holds(text):
+        raise SettingError(f'{option}: is "{text}": {rule.message}')
+    return parse_duration(text)
 
 
 class _Retimed:
@@ -154,12 +156,12 @@ def _limited(studied: TraceStudy, asked: Asked) -> TraceStudy:
 
 
 def _tell_trace(console: Console, trace: Trace, studied: TraceStudy) -> None:
-    told = f"{trace.name}: {trace.format}, {studied.requests:,} requests over {studied.span_s:,.0f} s"
+    told = f"{trace.name}: {trace.format}, {tell_requests(studied.requests)} over {studied.span_s:,.0f} s"
     told += f", {studied.prompt_tokens / studied.requests:,.0f} prompt tokens"
     told += f" and {studied.output_tokens / studied.requests:,.0f} output tokens each on average"
     console.print(told, soft_wrap=True, highlight=False)
     if trace.bad.count:
         console.print(f"{trace.bad.count} malformed: {trace.bad.reasons()}", soft_wrap=True, highlight=False)
     if trace.left_out:
-        told = f"{trace.left_out:,} requests that had failed are left out"
+        told = f"{tell_requests(trace.left_out)} that had failed: left out"
         console.print(told, soft_wrap=True, highlight=False)
