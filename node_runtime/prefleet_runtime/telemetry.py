@@ -23,6 +23,7 @@ import socket
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from threading import Thread
@@ -346,6 +347,13 @@ class _Server(ThreadingWSGIServer):
 
 
 class _QuietHandler(WSGIRequestHandler):
+    timeout = 30.0  # seconds: a peer that is gone without a word would hold a thread for ever
+
+    def handle(self) -> None:
+        """Answer, unless the peer goes before it has asked."""
+        with suppress(TimeoutError, ConnectionError):
+            super().handle()
+
     def log_message(self, *_: object) -> None:
         """Say nothing: the engine's log is not ours to fill with scrapes."""
 
