@@ -79,7 +79,7 @@ def test_an_unchanged_file_keeps_the_published_value(path: Path) -> None:
         pytest.param('{"generation": 2, "policy": "lifo"}', "policy", id="an unknown policy"),
         pytest.param('{"generation": 2, "surprise": 1}', "surprise", id="an unknown key"),
         pytest.param('\xff{"generation": 2}', "", id="not text at all"),
-        pytest.param('{"generation": 2}' + " " * LARGEST_BYTES, f"{LARGEST_BYTES} bytes", id="a file that is no policy's"),
+        pytest.param('{"generation": 2}' + " " * LARGEST_BYTES, f"{LARGEST_BYTES} bytes", id="a file too large"),
     ],
 )
 def test_a_bad_file_is_refused_counted_and_said_once(
@@ -97,9 +97,7 @@ def test_a_bad_file_is_refused_counted_and_said_once(
         assert str(path) in caplog.messages[0]
 
 
-def test_a_file_without_an_end_is_refused_and_not_read_for_ever(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_without_an_end_is_refused_and_not_read_for_ever(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with still(path) as watcher, caplog.at_level(logging.WARNING):
         path.unlink()
         path.symlink_to("/dev/zero")
