@@ -34,7 +34,7 @@ SERIES = {
     *("step_cost_seconds", "step_cost_error_seconds", "step_cost_noise_seconds", "step_cost_samples"),
     *("prefill_tokens", "decode_tokens", "decode_gap_seconds", "uptime_seconds"),
     *("running_requests", "unfinished_requests", "kv_usage_ratio", "kv_capacity_tokens", "step_token_budget"),
-    "device_info",
+    *("device_info", "faults"),
 }
 
 
