@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +27,32 @@ class Faults:
         self._count = count
         self.seen: Counter[str] = Counter()
 
-    @contextmanager
-    def survived(self, doing: str) -> Iterator[None]:
-        """Go on behind the block whatever fails in it."""
-        try:
-            yield
-        except Exception:
-            self._count()
-            self.seen[doing] += 1
-            if self.seen[doing] == 1:
-                logger.exception("%s failed and the engine goes on without: report it with these lines", doing)
+    def survived(self, doing: str) -> Guard:
+        """To be entered: whatever fails in the block, it goes on behind it."""
+        return Guard(self, doing)
+
+    def note(self, doing: str, error: Exception) -> None:
+        """One more failure."""
+        self._count()
+        self.seen[doing] += 1
+        if self.seen[doing] == 1:
+            logger.error("%s failed and the engine goes on without: report it with these lines", doing, exc_info=error)
+
+
+class Guard:
+    """One block that may fail. A class, since a generator in its place costs a step several times as much."""
+
+    __slots__ = ("_doing", "_faults")
+
+    def __init__(self, faults: Faults, doing: str) -> None:
+        self._faults = faults
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        """Nothing is needed."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._faults.note(self._doing, error)
+        return True
