@@ -207,6 +207,10 @@ class Governor(Generic[T]):
         self._publish()
         self._log(now)
 
+    def count_fault(self) -> None:
+        """Something of ours failed, and the engine went on without it."""
+        self._metrics.count_fault()
+
     def _take_policy(self) -> None:
         policy = self._watcher.current
         if policy is self._policy:

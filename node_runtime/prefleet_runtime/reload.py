@@ -7,7 +7,7 @@ a modification time: the file is small, a kubelet swaps a symbolic link above it
 within one tick of the clock must not be missed.
 
 A wrong file is refused as a whole: the policy that ran stays, `refused` rises by one for each change to a
-wrong content, and one warning says why. A file that is missing or unreadable is refused likewise. At the
+wrong content, and one warning says why. A file that is missing, unreadable or too large is refused likewise. At the
 start there is nothing to fall back on, so there the same faults raise.
 
 The generation is reported, not obeyed: a document whose generation is not higher than the present one's is
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.25
 """Well within the second that a change may take to be seen."""
+
+LARGEST_BYTES = 65_536
+"""A hundred policies. A file that is larger is something else, and would be read whole in every poll."""
 
 
 class PolicyWatcher:
@@ -91,11 +94,17 @@ class PolicyWatcher:
 
     def _read(self) -> bytes:
         try:
-            return self._path.read_bytes()
+            with self._path.open("rb") as file:
+                text = file.read(LARGEST_BYTES + 1)
         except OSError as error:
             raise InvalidPolicyError(
                 f"the policy file {self._path} cannot be read ({error.strerror}): mount the fleet's ConfigMap there"
             ) from error
+        if len(text) > LARGEST_BYTES:
+            raise InvalidPolicyError(
+                f"the policy file {self._path} is larger than {LARGEST_BYTES} bytes: mount the fleet's ConfigMap there"
+            )
+        return text
 
     def _parse(self, text: bytes) -> RuntimePolicy:
         try:

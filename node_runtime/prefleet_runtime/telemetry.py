@@ -23,6 +23,7 @@ import socket
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from threading import Thread
@@ -158,6 +159,7 @@ class RuntimeMetrics(Collector):
         self._wait = {lane: Histogram(SECOND_BOUNDS) for lane in Lane}
         self._prefill_tokens = self._decode_tokens = 0
         self._gap_s = 0.0
+        self._faults = 0
         self._load: Callable[[], EngineLoad] | None = None
         self._began_s = time.monotonic()
         registry.register(self)
@@ -183,6 +185,10 @@ class RuntimeMetrics(Collector):
         self._prefill_tokens += work.prefill_tokens
         self._decode_tokens += work.decode_tokens
         self._gap_s += seconds * work.decode_tokens
+
+    def count_fault(self) -> None:
+        """The engine went on without something of ours that failed."""
+        self._faults += 1
 
     def show_load(self, read: Callable[[], EngineLoad]) -> None:
         """Show from now on what the engine holds; `read` is called at each scrape and must be safe from any thread."""
@@ -210,6 +216,7 @@ class RuntimeMetrics(Collector):
             yield from _load(self._load())
         yield _device(self._device)
         yield from _policy(self._policy())
+        yield _counter("faults", "Failures of the runtime that the engine went on without.", self._faults)
         yield _counter("policy_refused", "Policy files refused; the policy that ran before stays.", self._refused())
 
     def _histograms(self) -> Iterator[Metric]:
@@ -346,6 +353,13 @@ class _Server(ThreadingWSGIServer):
 
 
 class _QuietHandler(WSGIRequestHandler):
+    timeout = 30.0  # seconds: a peer that is gone without a word would hold a thread for ever
+
+    def handle(self) -> None:
+        """Answer, unless the peer goes before it has asked."""
+        with suppress(TimeoutError, ConnectionError):
+            super().handle()
+
     def log_message(self, *_: object) -> None:
         """Say nothing: the engine's log is not ours to fill with scrapes."""
 

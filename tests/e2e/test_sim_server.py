@@ -102,6 +102,7 @@ REFUSALS = [
     pytest.param(b"{", 400, None, "not JSON", id="torn JSON"),
     pytest.param(b"[" * 100_000, 400, None, "not JSON", id="lists in lists without end"),
     pytest.param(b"[1]", 400, None, "JSON object", id="a body that is no object"),
+    pytest.param({"prompt": ["x"] * 100_001}, 503, None, "brings 100001 more", id="more prompts than may wait"),
     pytest.param({"model": "other", "prompt": "x"}, 404, "model", "`other` does not exist", id="an unknown model"),
     pytest.param({}, 400, "prompt", "prompt must be", id="no prompt"),
     pytest.param({"prompt": ""}, 400, "prompt", "empty", id="an empty text"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from prefleet_runtime.contract import InvalidPolicyError, RuntimePolicy
-from prefleet_runtime.reload import POLL_S, PolicyWatcher
+from prefleet_runtime.reload import LARGEST_BYTES, POLL_S, PolicyWatcher
 
 from tests.support.waiting import eventually
 
@@ -79,6 +79,7 @@ def test_an_unchanged_file_keeps_the_published_value(path: Path) -> None:
         pytest.param('{"generation": 2, "policy": "lifo"}', "policy", id="an unknown policy"),
         pytest.param('{"generation": 2, "surprise": 1}', "surprise", id="an unknown key"),
         pytest.param('\xff{"generation": 2}', "", id="not text at all"),
+        pytest.param('{"generation": 2}' + " " * LARGEST_BYTES, f"{LARGEST_BYTES} bytes", id="a file too large"),
     ],
 )
 def test_a_bad_file_is_refused_counted_and_said_once(
@@ -94,6 +95,16 @@ def test_a_bad_file_is_refused_counted_and_said_once(
         assert len(caplog.messages) == 1
         assert said in caplog.messages[0]
         assert str(path) in caplog.messages[0]
+
+
+def test_a_file_without_an_end_is_refused_and_not_read_for_ever(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with still(path) as watcher, caplog.at_level(logging.WARNING):
+        path.unlink()
+        path.symlink_to("/dev/zero")
+        watcher.check()
+        watcher.check()
+        assert (watcher.current.generation, watcher.refused) == (1, 1)
+        assert "larger than" in caplog.messages[0]
 
 
 def test_each_new_bad_content_is_counted_and_a_good_one_ends_it(path: Path) -> None:

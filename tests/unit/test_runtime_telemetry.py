@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from prefleet_runtime import telemetry
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 from prefleet_runtime.device import Device, DeviceKind
 from prefleet_runtime.queueing import Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts, make_queue
@@ -32,7 +34,7 @@ SERIES = {
     *("step_cost_seconds", "step_cost_error_seconds", "step_cost_noise_seconds", "step_cost_samples"),
     *("prefill_tokens", "decode_tokens", "decode_gap_seconds", "uptime_seconds"),
     *("running_requests", "unfinished_requests", "kv_usage_ratio", "kv_capacity_tokens", "step_token_budget"),
-    "device_info",
+    *("device_info", "faults"),
 }
 
 
@@ -219,6 +221,22 @@ def test_the_exporter_serves_on_a_free_port_and_frees_it(scraped: Scraped) -> No
         assert b"prefleet_policy_generation 1.0" in answer.read()
     exporter.close()
     serve(scraped.registry, "127.0.0.1", exporter.port).close()
+
+
+def test_who_asks_for_nothing_is_let_go(
+    scraped: Scraped, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A peer that died without a word would hold a thread of the engine's process for ever."""
+    assert telemetry._QuietHandler.timeout
+    monkeypatch.setattr(telemetry._QuietHandler, "timeout", 0.1)
+    with closing(serve(scraped.registry, "127.0.0.1", 0)) as exporter:
+        address = ("127.0.0.1", exporter.port)
+        with socket.create_connection(address, 10) as mute, socket.create_connection(address, 10) as halfway:
+            halfway.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+            assert (mute.recv(1), halfway.recv(1)) == (b"", b"")
+        with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=10) as answer:
+            assert answer.status == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_a_taken_port_is_named_with_what_to_do(scraped: Scraped) -> None:

@@ -112,7 +112,7 @@ class SimulatedServer:
         if self.draining:
             raise ApiError(503, "The server is shutting down: send the request to another one.")
         call = parse_completion(await http.read(), self._model, http.headers.get(PRIORITY_HEADER))
-        self._refuse_flood()
+        self._refuse_flood(len(call.prompts))
         completion_id = f"cmpl-{uuid.uuid4().hex}"
         requests = make_requests(call, completion_id, arrival_s)
         answer = Answer.begin(completion_id, int(time.time()), self._model.name)
@@ -126,10 +126,14 @@ class SimulatedServer:
             self.realtime.abandon(requests)
             self._settle(opened)
 
-    def _refuse_flood(self) -> None:
+    def _refuse_flood(self, more: int) -> None:
         waiting = len(self.realtime.engine.waiting.queue)
-        if waiting >= MAX_WAITING_REQUESTS:
-            raise ApiError(503, f"{waiting} requests wait already: try again later or add pods.")
+        if waiting + more > MAX_WAITING_REQUESTS:
+            raise ApiError(
+                503,
+                f"{waiting} requests wait already and this call brings {more} more, where {MAX_WAITING_REQUESTS} may"
+                " wait: give it fewer prompts, try again later or add pods.",
+            )
 
     def _submit(self, requests: Sequence[SimRequest]) -> asyncio.Event:
         try:

@@ -33,16 +33,20 @@ from vllm.v1.request import Request
 from ..governor import Governor
 from ..queueing import Dispatch, Lane
 from ..stage import Prefill, StepBudget, StepView
+from .faults import Faults
 from .waiting_queue import is_deferred
 
 
 class StepBudgets:
     """One scheduler's step budgets. `head_fits` tells whether the queue's head may find room in the KV cache."""
 
-    def __init__(self, scheduler: Scheduler, governor: Governor[Request], head_fits: Callable[[], bool]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, governor: Governor[Request], head_fits: Callable[[], bool], faults: Faults
+    ) -> None:
         self._scheduler = scheduler
         self._governor = governor
         self._head_fits = head_fits
+        self._faults = faults
         self._chunks = bool(scheduler.scheduler_config.enable_chunked_prefill)
         drafter = scheduler.vllm_config.speculative_config
         self._draft_slots = drafter.max_num_new_slots_for_drafting if drafter is not None else 0
@@ -68,12 +72,15 @@ class StepBudgets:
             self._long.clear()
             yield False
             return
-        view, started = self._look()
-        budget = self._governor.plan_step(view)
+        decode_only = False
         with ExitStack() as undo:
             undo.callback(self._governor.queue.limit_longs, None)
-            self._set(budget, view, started, undo)
-            yield budget.decode_only
+            with self._faults.survived("sharing a step"):
+                view, started = self._look()
+                budget = self._governor.plan_step(view)
+                self._set(budget, view, started, undo)
+                decode_only = budget.decode_only
+            yield decode_only
 
     def _look(self) -> tuple[StepView, list[Request]]:
         """What the step finds, and the started prefills that it shows."""

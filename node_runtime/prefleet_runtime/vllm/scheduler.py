@@ -19,6 +19,8 @@ output after it. A step, always on the engine's thread:
 `kv_holding_waiting` (requests that hold KV blocks already) stays the engine's own, first come first served; releases
 before 0.31 are made to do the same (`skipped_waiting`).
 
+What of this only advises or counts may fail, and the engine goes on without it (`faults`); the queue may not.
+
 Left out: the engine's own order by priorities (`--scheduling-policy priority` is refused).
 """
 

@@ -21,6 +21,7 @@ from ..stage import StepWork, chunk_pairs
 from ..telemetry import EngineLoad
 from .budget import StepBudgets
 from .cached_length import cached_length, heads_looked_at
+from .faults import Faults
 from .skipped_waiting import SkippedWaiting
 from .waiting_queue import WaitingQueue, is_deferred, is_void
 
@@ -42,13 +43,14 @@ class Steps:
     def __init__(self, scheduler: Scheduler, governor: Governor[Request], clock: Clock) -> None:
         self.governor = governor
         self.clock = clock
+        self.faults = Faults(governor.count_fault)
         self.cached_tokens = cached_length(scheduler.kv_cache_manager)
         self._heads = heads_looked_at(scheduler.kv_cache_manager)
-        self.waiting = WaitingQueue(governor, self.cached_tokens)  # stands in for `Scheduler.waiting`
+        self.waiting = WaitingQueue(governor, self.cached_tokens, self.faults)  # stands in for `Scheduler.waiting`
         self.skipped_waiting = SkippedWaiting(self.waiting)  # of use in releases that have such a queue
         self._scheduler = scheduler
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
-        self.budgets = StepBudgets(scheduler, governor, self._head_fits)
+        self.budgets = StepBudgets(scheduler, governor, self._head_fits, self.faults)
         self._began: deque[tuple[SchedulerOutput, StepWork, float]] = deque(maxlen=STEPS_IN_FLIGHT)
         self._last_end_s = 0.0
         self._processed_prefill_tokens = 0
@@ -58,13 +60,20 @@ class Steps:
 
     def prepare(self, now: float) -> None:
         """Before `schedule()`: fix the order of the step that begins at `now`."""
-        self.governor.refresh_heads(self.cached_tokens, self._heads)
-        self._mark_deferred()
+        with self.faults.survived("looking up what is cached of waiting longs"):
+            self.governor.refresh_heads(self.cached_tokens, self._heads)
+        with self.faults.survived("marking what the engine holds back"):
+            self._mark_deferred()
         self.governor.begin_step(now, self._processed_prefill_tokens)
-        self._step_aside()
+        with self.faults.survived("letting heads step aside"):
+            self._step_aside()
 
     def commit(self, output: SchedulerOutput, now: float, began_s: float) -> None:
         """After `schedule()`: count what it took from the queue."""
+        with self.faults.survived("counting what a step took"):
+            self._commit(output, now, began_s)
+
+    def _commit(self, output: SchedulerOutput, now: float, began_s: float) -> None:
         for request_id, scheduled in _taken_from_queue(output):
             request = self._scheduler.requests[request_id]
             self.waiting.no_room.pop(request_id, None)
@@ -78,6 +87,10 @@ class Steps:
 
     def end(self, output: SchedulerOutput) -> None:
         """After `update_from_output()`: the step is over."""
+        with self.faults.survived("measuring a step"):
+            self._end(output)
+
+    def _end(self, output: SchedulerOutput) -> None:
         ended = self.clock.steady()
         while self._began:
             candidate, work, began = self._began.popleft()
@@ -89,12 +102,14 @@ class Steps:
         self._last_end_s = ended
 
     def ended(self, request: Request) -> None:
-        """A request leaves the engine, however it ended."""
+        """A request leaves the engine, however it ended; the queue may hold it yet where a dispatch was not counted."""
+        self.governor.queue.remove(request.request_id)
         if is_void(request):
             return
-        self.governor.ended(
-            request.request_id, request.arrival_time, request.num_prompt_tokens, request.num_output_tokens
-        )
+        with self.faults.survived("noting the end of a request"):
+            self.governor.ended(
+                request.request_id, request.arrival_time, request.num_prompt_tokens, request.num_output_tokens
+            )
 
     def watch_allocations(self) -> None:
         """Learn which waiting requests find no room: `allocate_slots` alone knows."""

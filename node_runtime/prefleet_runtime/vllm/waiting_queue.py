@@ -29,6 +29,7 @@ from vllm.v1.request import Request, RequestStatus
 from ..governor import Governor
 from ..queueing import RequestFacts
 from .cached_length import CachedLength
+from .faults import Faults
 
 BLOCKED = frozenset(
     {
@@ -46,16 +47,21 @@ class WaitingQueue(RequestQueue):  # type: ignore[misc]  # vllm has no types her
     and put back since the step began) are what is known of requests that wait; `Steps` reads and clears them.
     """
 
-    def __init__(self, governor: Governor[Request], cached_tokens: CachedLength) -> None:
+    def __init__(self, governor: Governor[Request], cached_tokens: CachedLength, faults: Faults) -> None:
         self._governor = governor
         self._cached_tokens = cached_tokens
+        self._faults = faults
         self.no_room: dict[str, int] = {}
         self.put_back: set[str] = set()
 
     def add_request(self, request: Request) -> None:
         if self._governor.queue.get(request.request_id) is not None:
             self.remove_request(request)
-        facts = facts_of(request, 0 if has_started(request) else self._cached_tokens(request))
+        cached_tokens = 0
+        if not has_started(request):
+            with self._faults.survived("looking up what is cached of a new request"):
+                cached_tokens = self._cached_tokens(request)
+        facts = facts_of(request, cached_tokens)
         self._governor.add(request, facts, counts=not is_void(request))
 
     def pop_request(self) -> Request:

@@ -141,6 +141,7 @@ class Engine:
     finished: list[str] = field(default_factory=list)
     tokens: dict[str, int] = field(default_factory=dict)  # what the last step scheduled
     drafts: dict[str, int] = field(default_factory=dict)  # how much of that was speculative
+    expects_faults: bool = False  # elsewhere one that the engine survived fails the test
     _in_flight: deque[tuple[SchedulerOutput, dict[str, list[int]]]] = field(default_factory=deque)
     _names: int = 0
     _answers: int = 0
@@ -223,9 +224,10 @@ class Engine:
         return self.queue.gauges()[lane].requests
 
     def check_empty(self) -> None:
-        """Nothing waits, runs or holds a KV block, and the queue's invariants hold."""
+        """Nothing waits, runs or holds a KV block, the queue's invariants hold, and nothing of ours has failed."""
         scheduler = self.scheduler
         self.queue._check()
+        assert self.expects_faults or not scheduler.prefleet.faults.seen
         assert not scheduler.requests
         assert not scheduler.running
         assert not list(getattr(scheduler, "deferred_waiting", scheduler.prefleet.skipped_waiting.deferred()))

@@ -244,5 +244,5 @@ def test_without_chunked_prefill_steps_are_the_engines_own(start: Start) -> None
     engine = start(YIELD | STALL)
     assert not engine.scheduler.prefleet.budgets._is_idle
     engine.scheduler.scheduler_config.enable_chunked_prefill = False
-    budgets = type(engine.scheduler.prefleet.budgets)
-    assert budgets(engine.scheduler, engine.scheduler.prefleet.governor, lambda: True)._is_idle
+    steps = engine.scheduler.prefleet
+    assert type(steps.budgets)(engine.scheduler, steps.governor, lambda: True, steps.faults)._is_idle
