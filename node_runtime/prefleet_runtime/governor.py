@@ -30,11 +30,12 @@ from prometheus_client import CollectorRegistry
 
 from .contract import RuntimePolicy, RuntimeSettings
 from .device import UNKNOWN, Device
+from .exporter import Exporter, serve
 from .queueing import Dispatch, Lane, PolicyQueue, RequestFacts, make_queue, transfer
 from .recent import RecentRequests
 from .reload import PolicyWatcher
 from .stage import Arbiter, StepBudget, StepView, StepWork
-from .telemetry import EngineLoad, Exporter, QueueSnapshot, RuntimeMetrics, StageSnapshot, serve
+from .telemetry import EngineLoad, QueueSnapshot, RuntimeMetrics, StageSnapshot
 
 logger = logging.getLogger(__name__)
 

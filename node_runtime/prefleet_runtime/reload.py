@@ -7,8 +7,8 @@ a modification time: the file is small, a kubelet swaps a symbolic link above it
 within one tick of the clock must not be missed.
 
 A wrong file is refused as a whole: the policy that ran stays, `refused` rises by one for each change to a
-wrong content, and one warning says why. A file that is missing, unreadable or too large is refused likewise. At the
-start there is nothing to fall back on, so there the same faults raise.
+wrong content, and one warning says why. One that is missing, unreadable, too large or no regular file is refused
+likewise. At the start there is nothing to fall back on, so there the same faults raise.
 
 The generation is reported, not obeyed: a document whose generation is not higher than the present one's is
 taken too (an operator whose memory was lost counts on from what it finds), with a warning that names both.
@@ -16,7 +16,10 @@ taken too (an operator whose memory was lost counts on from what it finds), with
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import stat
 import threading
 from pathlib import Path
 
@@ -94,7 +97,9 @@ class PolicyWatcher:
 
     def _read(self) -> bytes:
         try:
-            with self._path.open("rb") as file:
+            with open(self._path, "rb", opener=_without_waiting) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise OSError(errno.EINVAL, "it is no regular file")
                 text = file.read(LARGEST_BYTES + 1)
         except OSError as error:
             raise InvalidPolicyError(
@@ -111,3 +116,8 @@ class PolicyWatcher:
             return RuntimePolicy.from_json(text)
         except InvalidPolicyError as error:
             raise InvalidPolicyError(f"the policy file {self._path} must not run: {error}") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe would wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""The runtime's own metrics, served from inside the engine's process.
+"""The runtime's own metrics, as they are made at a scrape inside the engine's process (`exporter` serves them).
 
 Histograms are observed by the engine's thread. Everything that the queue itself counts is published by that
 thread as one immutable `QueueSnapshot` and turned into counters and gauges when somebody scrapes, so the
@@ -19,21 +19,15 @@ Left out: the process's own figures (the engine exports those) and anything that
 
 from __future__ import annotations
 
-import socket
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from threading import Thread
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler
+from typing import Any
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -42,9 +36,6 @@ from .contract import RuntimePolicy
 from .device import UNKNOWN, Device
 from .queueing import Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts
 from .stage import TERMS, Arbiter, Fit, StageCounters, StepWork
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 BOUNDS_PER_OCTAVE = 4
 
@@ -59,9 +50,6 @@ TOKEN_BOUNDS = sorted({float(round(bound)) for bound in _bounds(0, 20)})
 
 SECOND_BOUNDS = _bounds(-10, 11)
 """About a millisecond to 2,048 seconds."""
-
-CLOSING_POLL_S = 0.05
-"""How often the server looks whether it shall close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,72 +325,3 @@ def _counter(name: str, about: str, value: float) -> Metric:
 
 def _gauge(name: str, about: str, value: float) -> Metric:
     return GaugeMetricFamily(f"prefleet_{name}", about, value=value)
-
-
-Page = Callable[[], bytes]
-"""Answers one request for a page, in JSON; called by a thread of the exporter's."""
-
-
-class _Server(ThreadingWSGIServer):
-    """A thread for each request, so that a slow reader holds up nobody."""
-
-    def __init__(self, host: str, port: int) -> None:
-        family, *_, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        self.address_family = family
-        super().__init__((str(address[0]), port), _QuietHandler)
-
-
-class _QuietHandler(WSGIRequestHandler):
-    timeout = 30.0  # seconds: a peer that is gone without a word would hold a thread for ever
-
-    def handle(self) -> None:
-        """Answer, unless the peer goes before it has asked."""
-        with suppress(TimeoutError, ConnectionError):
-            super().handle()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing: the engine's log is not ours to fill with scrapes."""
-
-
-class Exporter:
-    """A running metrics server; `port` is the one it listens on. It serves `pages` by path, metrics elsewhere."""
-
-    def __init__(self, registry: CollectorRegistry, host: str, port: int, pages: Mapping[str, Page]) -> None:
-        self._server = _Server(host, port)
-        self._server.set_app(_routed(make_wsgi_app(registry), pages))
-        self._thread = Thread(target=self._server.serve_forever, args=(CLOSING_POLL_S,), daemon=True)
-        self._thread.start()
-        self.port = int(self._server.server_port)
-
-    def close(self) -> None:
-        """Stop serving and free the port. May be repeated."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-def _routed(metrics: WSGIApplication, pages: Mapping[str, Page]) -> WSGIApplication:
-    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        page = pages.get(environ["PATH_INFO"])
-        if page is None or environ["REQUEST_METHOD"] != "GET":
-            return metrics(environ, start_response)
-        body = page()
-        start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
-        return [body]
-
-    return application
-
-
-def serve(
-    registry: CollectorRegistry, host: str, port: int, pages: Mapping[str, Page] = MappingProxyType({})
-) -> Exporter:
-    """Serve `registry` under /metrics, and `pages` by path, from daemon threads; port 0 picks a free one.
-
-    Raises:
-        OSError: the port cannot be had; the message names it and what to change.
-    """
-    try:
-        return Exporter(registry, host, port, pages)
-    except (OSError, OverflowError) as error:  # the latter: the ports of high ranks may end beyond the last one
-        reason = getattr(error, "strerror", None) or error
-        raise OSError(f"metrics cannot be served on {host}:{port} ({reason}): set another exporter_port") from error

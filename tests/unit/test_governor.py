@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from prefleet_runtime.contract import InvalidPolicyError, PolicyName, RuntimePolicy, RuntimeSettings
+from prefleet_runtime.exporter import serve
 from prefleet_runtime.governor import Governor
 from prefleet_runtime.queueing import Lane, RequestFacts
 from prefleet_runtime.reload import PolicyWatcher
-from prefleet_runtime.telemetry import RuntimeMetrics, serve
+from prefleet_runtime.telemetry import RuntimeMetrics
 from prometheus_client import CollectorRegistry
 
 FCFS = RuntimePolicy(generation=1)

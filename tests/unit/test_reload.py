@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -97,14 +97,21 @@ def test_a_bad_file_is_refused_counted_and_said_once(
         assert str(path) in caplog.messages[0]
 
 
-def test_a_file_without_an_end_is_refused_and_not_read_for_ever(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def make_endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [make_endless, os.mkfifo], ids=["without an end", "without a writer"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(
+    path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
+) -> None:
     with still(path) as watcher, caplog.at_level(logging.WARNING):
         path.unlink()
-        path.symlink_to("/dev/zero")
+        make(path)
         watcher.check()
         watcher.check()
         assert (watcher.current.generation, watcher.refused) == (1, 1)
-        assert "larger than" in caplog.messages[0]
+        assert "it is no regular file" in caplog.messages[0]
 
 
 def test_each_new_bad_content_is_counted_and_a_good_one_ends_it(path: Path) -> None:

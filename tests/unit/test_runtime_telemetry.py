@@ -13,12 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from prefleet_runtime import telemetry
+from prefleet_runtime import exporter as exporting
 from prefleet_runtime.contract import PolicyName, RuntimePolicy
 from prefleet_runtime.device import Device, DeviceKind
+from prefleet_runtime.exporter import serve
 from prefleet_runtime.queueing import Counters, Dispatch, Lane, LaneGauge, PolicyQueue, RequestFacts, make_queue
 from prefleet_runtime.stage import StepWork
-from prefleet_runtime.telemetry import SECOND_BOUNDS, TOKEN_BOUNDS, EngineLoad, QueueSnapshot, RuntimeMetrics, serve
+from prefleet_runtime.telemetry import SECOND_BOUNDS, TOKEN_BOUNDS, EngineLoad, QueueSnapshot, RuntimeMetrics
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -227,8 +228,8 @@ def test_who_asks_for_nothing_is_let_go(
     scraped: Scraped, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A peer that died without a word would hold a thread of the engine's process for ever."""
-    assert telemetry._QuietHandler.timeout
-    monkeypatch.setattr(telemetry._QuietHandler, "timeout", 0.1)
+    assert exporting._QuietHandler.timeout
+    monkeypatch.setattr(exporting._QuietHandler, "timeout", 0.1)
     with closing(serve(scraped.registry, "127.0.0.1", 0)) as exporter:
         address = ("127.0.0.1", exporter.port)
         with socket.create_connection(address, 10) as mute, socket.create_connection(address, 10) as halfway:
