@@ -209,6 +209,17 @@ async def test_a_bound_spelt_in_two_ways_is_one_bound(source, stub):
     assert (await read(source)).metrics.lengths.value.counts == (100.0, 0.0)
 
 
+@pytest.mark.parametrize("bound", [{"le": "NaN"}, {"le": "many"}, {}])
+async def test_a_bucket_without_a_bound_spoils_the_histogram_of_its_own_pod_alone(source, stub, bound):
+    """Any pod of the cluster may show one, and all fleets are asked for at once."""
+    rows = vector((bound | {"pod": "strange"}, "-1"), ({"le": "100"}, "30"), ({"le": "+Inf"}, "100"))
+    stub.answers = lambda asked: (200, rows) if "uncached" in asked else healthy(asked)
+    strange = replace(query("strange"), pods=(replace(POD, name="strange"),))
+    readings = await source.read([query(), strange], NOW)
+    assert readings["ns/chat"].metrics.lengths.value.counts == (30.0, 70.0)
+    assert isinstance(readings["ns/strange"].metrics.lengths, Missing)
+
+
 def loads_of(reading: FleetReading) -> RoleLoad:
     return reading.loads[Role.PREFILL]
 

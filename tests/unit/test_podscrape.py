@@ -64,6 +64,19 @@ async def test_a_pod_that_answers_too_much_is_missing(headers: dict[str, str], b
     assert sentence in reading.reason
 
 
+@pytest.mark.parametrize("bound", ["NaN", "many"])
+async def test_a_pod_whose_bucket_has_no_bound_keeps_nobody_elses_readings_away(bound: str) -> None:
+    """Any tenant's pod may show one."""
+    good = 'prefleet_policy_generation 1\nprefleet_request_prompt_tokens_bucket{le="8.0"} 1\n'
+    bad = f'{good}prefleet_request_prompt_tokens_bucket{{le="{bound}"}} -3\n'
+    async with serving(bad.encode, {}) as broken, serving(good.encode, {}) as fleet, scraping() as source:
+        broken = replace(broken, namespace="other")
+        for now in (100.0, 105.0):
+            readings = await source.read([broken, fleet], now)
+    assert isinstance(readings[broken.key].generations["p"], Missing)
+    assert isinstance(readings[fleet.key].metrics.lengths, Sample)
+
+
 def test_a_pod_that_ever_shows_other_series_fills_its_history() -> None:
     history, name = PodHistory(counts_up), "prefleet_request_prompt_tokens_bucket"
     for turn in range(5):

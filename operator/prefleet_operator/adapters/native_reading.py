@@ -20,7 +20,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from prefleet_operator.adapters.fleet_reading import Key, PodMetrics, Series, combine, merge_histograms, to_histogram
+from prefleet_operator.adapters.fleet_reading import (
+    Key,
+    PodMetrics,
+    Series,
+    combine,
+    merge_histograms,
+    to_bound,
+    to_histogram,
+)
 from prefleet_operator.adapters.metrics_source import PodTarget
 from prefleet_operator.api import LengthMeasure
 from prefleet_operator.core.engine_metrics import EngineMetrics
@@ -57,7 +65,7 @@ def bucket_names(engine: EngineMetrics) -> tuple[str, ...]:
 def to_key(name: str, labels: Mapping[str, str], engine: EngineMetrics) -> Key | None:
     """The key of one sample of a pod's answer; None for one that is not read."""
     if name in bucket_names(engine) and "le" in labels:
-        return name, float(labels["le"])
+        return name, to_bound(labels["le"])
     return (name, "") if name in life_names(engine) else None
 
 

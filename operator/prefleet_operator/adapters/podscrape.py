@@ -255,7 +255,7 @@ def _key(name: str, labels: Mapping[str, str]) -> Key | None:
     if name == names.LONG_WAITS and labels.get("lane") != names.LONG_LANE:
         return None
     if name in _BUCKETS:
-        return name, float(labels["le"])
+        return name, names.to_bound(labels["le"])
     if name in (names.WAIT_COUNTS, names.OLDEST_WAITS):
         return name, labels["lane"]
     return (name, "") if name in _COUNTERS or name in _GAUGES else None
