@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -75,6 +76,26 @@ async def test_a_pod_whose_bucket_has_no_bound_keeps_nobody_elses_readings_away(
             readings = await source.read([broken, fleet], now)
     assert isinstance(readings[broken.key].generations["p"], Missing)
     assert isinstance(readings[fleet.key].metrics.lengths, Sample)
+
+
+async def test_however_many_pods_hang_those_that_answer_are_asked_in_every_cycle() -> None:
+    held: list[asyncio.StreamWriter] = []
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    (port,) = free_ports(1)
+    server = await asyncio.start_server(hang, "127.0.0.1", port)
+    pods = tuple(PodTarget(f"hangs-{number}", Role.MIXED, "127.0.0.1", port) for number in range(12))
+    hanging = FleetQuery("other", "hangs", pods, 300.0, LengthMeasure.PROMPT)
+    source = PodScrape(timeout_s=0.1, deadline_s=0.35, concurrency=2)
+    async with serving(lambda: b"prefleet_policy_generation 1\n", {}) as fleet:
+        found = [(await source.read([hanging, fleet], 100.0 + 5 * cycle))[fleet.key] for cycle in range(8)]
+    await source.close()
+    for writer in held:
+        writer.close()
+    server.close()
+    assert [isinstance(reading.generations["p"], Sample) for reading in found[3:]] == [True] * 5
 
 
 def test_a_pod_that_ever_shows_other_series_fills_its_history() -> None:
