@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
+import struct
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ import aiohttp
 import yaml
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, ApiException, Configuration
+from kubernetes.aio.client.rest import RESTClientObject
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -282,7 +285,26 @@ async def connect(field_manager: str) -> Kube:
         kube_config.load_incluster_config(client_configuration=configuration)
     except kube_config.ConfigException:
         await _load_kubeconfig(configuration)
-    return Kube(ApiClient(configuration), field_manager)
+    client = ApiClient(configuration)
+    client.rest_client = _RestClient(configuration)
+    return Kube(client, field_manager)
+
+
+class _RestClient(RESTClientObject):
+    """The client's own, but that what a request which was given up left to be sent is dropped, not sent once the network
+    lets it: by then another operator may lead."""
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=_open_socket)
+
+
+def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that gives up what the other side has not taken within the time of a write, and at once when closed."""
+    opened = socket.socket(*address[:3])
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_TIMEOUT_S * 1000))
+    return opened
 
 
 def _kubeconfig() -> str:
