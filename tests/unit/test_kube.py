@@ -31,6 +31,7 @@ from prefleet_operator.adapters.kube import (
     connect,
     find_token_file,
     to_error,
+    until_answered,
     whole_lines,
 )
 
@@ -192,3 +193,23 @@ def read_all(server: socket.socket) -> int:
         except ConnectionResetError:
             pass
         return total
+
+
+async def test_who_waits_for_the_api_server_says_so_without_a_flood(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pod that is up, ready and silent tells nobody that it reaches no API server."""
+    answers = iter([UnavailableError("no route to host")] * 12)
+
+    async def ask() -> str:
+        if (error := next(answers, None)) is not None:
+            raise error
+        return "here"
+
+    async def sleep(_: float) -> None:
+        return None
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    assert await until_answered(ask) == "here"
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["the API server is not to be had, trying again: no route to host"] * 2

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 import struct
@@ -28,6 +29,8 @@ import yaml
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, ApiException, Configuration
 from kubernetes.aio.client.rest import RESTClientObject
+
+logger = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -394,10 +397,13 @@ def _message(data: bytes) -> str:
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again while the API server is away, with growing pauses, for as long as it takes."""
-    for pause_s in chain((0.5, 1.0, 2.0, 5.0), repeat(10.0)):
+    """Ask again while the API server is away, with growing pauses, for as long as it takes; about once a minute it is
+    said why."""
+    for failures, pause_s in enumerate(chain((0.5, 1.0, 2.0, 5.0), repeat(10.0))):
         try:
             return await ask()
-        except UnavailableError:
+        except UnavailableError as error:
+            level = logging.WARNING if failures % 6 == 0 else logging.DEBUG
+            logger.log(level, "the API server is not to be had, trying again: %s", error)
             await asyncio.sleep(pause_s)
     raise AssertionError("the pauses never end")
