@@ -180,7 +180,7 @@ class Kube:
                         raise to_error(change["object"].get("code", 500), json.dumps(change["object"]).encode())
                     yield change["type"], change["object"]
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise UnavailableError(f"watching {path}: {error or type(error).__name__}") from error
+            raise UnavailableError(f"watching {path}: {str(error) or type(error).__name__}") from error
 
     async def apply(
         self, resource: Resource, desired: Object, dry_run: bool = False, manager: str | None = None
@@ -241,8 +241,10 @@ class Kube:
             response = await self._send(method, path, query or {}, body, content, timeout)
             async with response:
                 data = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnavailableError(f"{method} {path}: {error or type(error).__name__}") from error
+        except TimeoutError as error:
+            raise UnavailableError(f"{method} {path}: no answer within {timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise UnavailableError(f"{method} {path}: {str(error) or type(error).__name__}") from error
         if response.status >= 300:
             raise to_error(response.status, data)
         try:
