@@ -35,7 +35,6 @@ from prefleet_operator.adapters.kube import (
     whole_lines,
 )
 
-
 WAITS_TO_BE_SENT = 1_000_000
 """Bytes, more than a server that does not read takes in."""
 SLACK_S = 1.0

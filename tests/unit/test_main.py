@@ -123,3 +123,21 @@ async def test_a_turn_that_takes_too_long_ends_between_two_writes_and_the_one_it
     await asyncio.wait([running])
     await kube.close()
     assert begun == ended > 0
+
+
+async def test_an_operator_that_took_long_to_read_the_cluster_is_not_taken_to_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where an API server is slow, a restart would only have it read anew."""
+    config = OperatorConfig(runtime_image="runtime:1")
+    operator = Operator(cast(Kube, Listing()), config, {}, Telemetry(CollectorRegistry()), "pod-1")
+    monkeypatch.setattr("prefleet_operator.app.main.LIST_PAUSE_S", 0.0)
+    monkeypatch.setattr(operator.watchers, "synced", lambda: asyncio.sleep(0))
+    operator.turned_at -= 300
+    await operator.synced()
+    process = Process(config, OPTIONS)
+    process._operator, process._synced = operator, True
+    assert process._fault() is None
+    operator.turned_at -= 300
+    assert "has not turned for 300 seconds" in str(process._fault())
+    operator.attachments.keep(())

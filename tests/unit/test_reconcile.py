@@ -149,7 +149,12 @@ async def test_an_api_server_that_keeps_failing_over_a_policy_is_said_after_a_mi
 
     with monkeypatch.context() as patch:
         patch.setattr(world.api, "apply", apply)
-        for told in ({}, {}, {"Accepted": ("Unknown", "ReconcileFailed")}, {"Accepted": ("Unknown", "ReconcileFailed")}):
+        for told in (
+            {},
+            {},
+            {"Accepted": ("Unknown", "ReconcileFailed")},
+            {"Accepted": ("Unknown", "ReconcileFailed")},
+        ):
             with pytest.raises(WorkFailedError):
                 await world.turn()
             assert world.status() == told

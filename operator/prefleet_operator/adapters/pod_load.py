@@ -21,7 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prefleet_operator.adapters import native_reading
-from prefleet_operator.adapters.fleet_reading import GENERATION, LENGTHS, UNFINISHED, Key, Series, to_bound, to_histogram
+from prefleet_operator.adapters.fleet_reading import (
+    GENERATION,
+    LENGTHS,
+    UNFINISHED,
+    Key,
+    Series,
+    to_bound,
+    to_histogram,
+)
 from prefleet_operator.adapters.metrics_source import FleetQuery
 from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.histogram import closed_buckets, mean_between

@@ -152,6 +152,7 @@ class Operator:
             key = child.identity.namespace, child.identity.fleet
             if child.held and self.policies.get(key) is None:
                 self.queue.mark(key)
+        self.turned_at = time.monotonic()  # however long that took, the loop has not begun yet
 
     async def read_policies(self) -> None:
         """Know all policies before the first is decided about: whom an older one's pods belong to must not depend on
