@@ -171,7 +171,7 @@ async def test_a_write_that_is_given_up_never_arrives_later(tmp_path: Path, monk
         monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path / "config", {"token": "t"}, cluster=config))
         kube = await connect("prefleet")
         try:
-            with pytest.raises(UnavailableError, match="/pods: no answer within 2.5 s"):
+            with pytest.raises(UnavailableError, match=r"/pods: no answer within 2\.5 s"):
                 await kube.create(PODS, "ns", {"data": "x" * WAITS_TO_BE_SENT})
             await asyncio.sleep(SLACK_S)
             arrived = await asyncio.to_thread(read_all, server)

@@ -144,17 +144,14 @@ async def test_an_api_server_that_keeps_failing_over_a_policy_is_said_after_a_mi
 ) -> None:
     """As where an admission webhook is down: a status that stays as it was would say nothing of it."""
 
+    failing = {"Accepted": ("Unknown", "ReconcileFailed")}
+
     async def apply(resource: Resource, desired: Object) -> Object:
         raise UnavailableError('failed calling webhook "policies.example": connection refused')
 
     with monkeypatch.context() as patch:
         patch.setattr(world.api, "apply", apply)
-        for told in (
-            {},
-            {},
-            {"Accepted": ("Unknown", "ReconcileFailed")},
-            {"Accepted": ("Unknown", "ReconcileFailed")},
-        ):
+        for told in ({}, {}, failing, failing):
             with pytest.raises(WorkFailedError):
                 await world.turn()
             assert world.status() == told

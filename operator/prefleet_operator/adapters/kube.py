@@ -42,6 +42,7 @@ WATCH_SECONDS = 240
 WATCH_SILENCE_S = 75.0
 """A watch hears at least a bookmark a minute; one that hears nothing for longer is dead."""
 PAGE_SIZE = 500
+READ_BUFFER_BYTES = 2 * 1024 * 1024
 TOKEN_REFRESH_S = 60.0
 MAX_MESSAGE = 1000
 _UNKNOWN_FIELD = "field not declared in schema"
@@ -291,16 +292,15 @@ async def connect(field_manager: str) -> Kube:
     except kube_config.ConfigException:
         await _load_kubeconfig(configuration)
     client = ApiClient(configuration)
-    client.rest_client = _RestClient(configuration)
+    client.rest_client.pool_manager = _session(client.rest_client)
     return Kube(client, field_manager)
 
 
-class _RestClient(RESTClientObject):
-    """The client's own, but that what a request which was given up left to be sent is dropped, not sent once the network
-    lets it: by then another operator may lead."""
-
-    def _create_connector(self) -> aiohttp.TCPConnector:
-        return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, socket_factory=_open_socket)
+def _session(rest: RESTClientObject) -> aiohttp.ClientSession:
+    """The client's own session, but that what a request that was given up left to be sent is dropped: by the time that
+    the network takes it, another operator may lead."""
+    connector = aiohttp.TCPConnector(limit=rest.maxsize, ssl=rest.ssl_context, socket_factory=_open_socket)
+    return aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=READ_BUFFER_BYTES)
 
 
 def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:

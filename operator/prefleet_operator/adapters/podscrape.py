@@ -4,9 +4,11 @@ Read are the runtime's exporter, or, of an engine that runs no runtime, the engi
 
 Each cycle asks every pod once, at most `concurrency` at a time and within a deadline for all. Pods that did not answer
 when they were last asked come last, those that wait longest for another try before the others: however many hang, the
-pods that answer are asked in every cycle. Of a pod's answer only the series that tuning reads are kept, over the fleet's window (`pod_history`), and of a fleet that is sized
-those that sizing reads, over windows of its own (`scraped_load`). A pod that no fleet names any more is forgotten after
-a minute: one that is not ready for a moment, as under saturation, keeps its window.
+pods that answer are asked in every cycle.
+
+Of a pod's answer only the series that tuning reads are kept, over the fleet's window (`pod_history`), and of a fleet
+that is sized those that sizing reads, over windows of its own (`scraped_load`). A pod that no fleet names any more is
+forgotten after a minute: one that is not ready for a moment, as under saturation, keeps its window.
 
 Left out: pods with several exporter ports.
 """

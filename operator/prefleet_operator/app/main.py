@@ -176,8 +176,8 @@ class Operator:
                 return
 
     async def finish(self, timeout_s: float) -> None:
-        """Begin no more turns and let those that are on end. One that takes longer than that ends with the write that it
-        is at, which has its time: cut off, it could come to pass after another operator has begun to lead."""
+        """Begin no more turns and let those that are on end. One that takes longer ends with the write that it is at,
+        which has its time: cut off, it could come to pass after another operator has begun to lead."""
         try:
             await self.queue.drain(timeout_s)
         except TimeoutError:
