@@ -2,6 +2,7 @@
 
 import json
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -185,6 +186,23 @@ async def test_an_answer_without_end_is_given_up(source, stub, monkeypatch):
     monkeypatch.setattr(prometheus, "MAX_ANSWER_BYTES", 1000)
     stub.answers = always(200, b"x" * 5000)
     assert "more than 1,000 bytes" in (await read(source)).metrics.lengths.reason
+
+
+async def test_of_long_answers_only_one_at_a_time_is_held_as_it_was_parsed(source, stub):
+    """All of a cluster's together would not fit into the memory that the operator has."""
+    rows = [({"pod": f"pod-{pod}", "le": f"{le}"}, "1") for pod in range(400) for le in range(20)]
+    stub.answers = always(200, vector(*rows))
+    tracemalloc.start()
+    try:
+        json.loads(vector(*rows))
+        _, once = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        await read(source)
+        _, together = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(stub.asked) == 10
+    assert together < 4 * once
 
 
 async def test_series_that_no_longer_move_are_stale(source, stub):

@@ -173,10 +173,11 @@ class PrometheusSource:
             SourceError: any of them failed.
         """
         request = self._request_options()
-        tasks = [asyncio.ensure_future(self._ask(query, request, now)) for query in queries]
+        rows: Rows = defaultdict(dict)
+        tasks = [asyncio.ensure_future(self._ask(query, request, now, rows)) for query in queries]
         try:
             async with asyncio.timeout(self._timeout_s):
-                answers = await asyncio.gather(*tasks)
+                await asyncio.gather(*tasks)
         except TimeoutError:
             raise SourceError(
                 f"{self._title} did not answer within {self._timeout_s:g} s: check that it runs, is not overloaded, "
@@ -186,12 +187,11 @@ class PrometheusSource:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        rows: Rows = defaultdict(dict)
-        for query, answer in zip(queries, answers, strict=True):
-            self._add(rows, query, answer)
         return rows
 
-    async def _ask(self, query: Query, request: dict[str, Any], now: float) -> list[Any]:
+    async def _ask(self, query: Query, request: dict[str, Any], now: float, rows: Rows) -> None:
+        """Add the answer to one query to `rows`, and keep nothing else of it: as parsed, all answers for thousands of
+        pods together would not fit into the operator's memory."""
         data = {"query": query.expression, "time": f"{now:.3f}", "timeout": f"{self._timeout_s:g}s"}
         try:
             async with self._client().post(self._url, data=data, **request) as response:
@@ -205,7 +205,7 @@ class PrometheusSource:
                 f"{self._title} cannot be asked ({why}): check its URL, and that it runs and can be reached "
                 "from the operator"
             ) from None
-        return self._vector(query, status, body)
+        self._add(rows, query, self._vector(query, status, body))
 
     def _vector(self, query: Query, status: int, body: bytearray) -> list[Any]:
         if len(body) > MAX_ANSWER_BYTES:
