@@ -2,6 +2,7 @@
 
 import json
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -187,6 +188,23 @@ async def test_an_answer_without_end_is_given_up(source, stub, monkeypatch):
     assert "more than 1,000 bytes" in (await read(source)).metrics.lengths.reason
 
 
+async def test_of_long_answers_only_one_at_a_time_is_held_as_it_was_parsed(source, stub):
+    """All of a cluster's together would not fit into the memory that the operator has."""
+    rows = [({"pod": f"pod-{pod}", "le": f"{le}"}, "1") for pod in range(400) for le in range(20)]
+    stub.answers = always(200, vector(*rows))
+    tracemalloc.start()
+    try:
+        json.loads(vector(*rows))
+        _, once = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        await read(source)
+        _, together = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(stub.asked) == 10
+    assert together < 4 * once
+
+
 async def test_series_that_no_longer_move_are_stale(source, stub):
     stub.answers = lambda asked: (200, vector(({}, f"{NOW - 151}"))) if "timestamp(" in asked else healthy(asked)
     reading = await read(source)
@@ -207,6 +225,17 @@ async def test_a_bound_spelt_in_two_ways_is_one_bound(source, stub):
     both = vector(({"le": "100"}, "30"), ({"le": "100.0"}, "70"), ({"le": "+Inf"}, "100"))
     stub.answers = lambda asked: (200, both) if "uncached" in asked else healthy(asked)
     assert (await read(source)).metrics.lengths.value.counts == (100.0, 0.0)
+
+
+@pytest.mark.parametrize("bound", [{"le": "NaN"}, {"le": "many"}, {}])
+async def test_a_bucket_without_a_bound_spoils_the_histogram_of_its_own_pod_alone(source, stub, bound):
+    """Any pod of the cluster may show one, and all fleets are asked for at once."""
+    rows = vector((bound | {"pod": "strange"}, "-1"), ({"le": "100"}, "30"), ({"le": "+Inf"}, "100"))
+    stub.answers = lambda asked: (200, rows) if "uncached" in asked else healthy(asked)
+    strange = replace(query("strange"), pods=(replace(POD, name="strange"),))
+    readings = await source.read([query(), strange], NOW)
+    assert readings["ns/chat"].metrics.lengths.value.counts == (30.0, 70.0)
+    assert isinstance(readings["ns/strange"].metrics.lengths, Missing)
 
 
 def loads_of(reading: FleetReading) -> RoleLoad:

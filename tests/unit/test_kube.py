@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,13 +31,21 @@ from prefleet_operator.adapters.kube import (
     connect,
     find_token_file,
     to_error,
+    until_answered,
     whole_lines,
 )
 
+WAITS_TO_BE_SENT = 1_000_000
+"""Bytes, more than a server that does not read takes in."""
+SLACK_S = 1.0
+"""In which a kernel notices that a connection's time is over."""
 
-def kubeconfig(path: Path, user: dict[str, Any], current: str | None = "here") -> str:
+
+def kubeconfig(
+    path: Path, user: dict[str, Any], current: str | None = "here", cluster: dict[str, str] | None = None
+) -> str:
     content = {
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "clusters": [{"name": "c", "cluster": cluster or {"server": "http://127.0.0.1:9"}}],
         "contexts": [{"name": "here", "context": {"cluster": "c", "user": "me"}}],
         "users": [{"name": "other", "user": {"tokenFile": "wrong"}}, {"name": "me", "user": user}],
     }
@@ -149,3 +159,56 @@ async def test_any_number_of_watches_leaves_connections_for_writes(
         assert kube._client.rest_client.maxsize == 0  # as aiohttp counts: no bound
     finally:
         await kube.close()
+
+
+async def test_a_write_that_is_given_up_never_arrives_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As through a network that comes back: what still waits to be sent would be the write of a leader that is none."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        config = {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path / "config", {"token": "t"}, cluster=config))
+        kube = await connect("prefleet")
+        try:
+            with pytest.raises(UnavailableError, match=r"/pods: no answer within 2\.5 s"):
+                await kube.create(PODS, "ns", {"data": "x" * WAITS_TO_BE_SENT})
+            await asyncio.sleep(SLACK_S)
+            arrived = await asyncio.to_thread(read_all, server)
+        finally:
+            await kube.close()
+    assert arrived < WAITS_TO_BE_SENT
+
+
+def read_all(server: socket.socket) -> int:
+    """Bytes of the first connection, until it ends or says nothing more."""
+    connection, _ = server.accept()
+    with connection:
+        connection.settimeout(5)
+        total = 0
+        try:
+            while chunk := connection.recv(65536):
+                total += len(chunk)
+        except ConnectionResetError:
+            pass
+        return total
+
+
+async def test_who_waits_for_the_api_server_says_so_without_a_flood(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pod that is up, ready and silent tells nobody that it reaches no API server."""
+    answers = iter([UnavailableError("no route to host")] * 12)
+
+    async def ask() -> str:
+        if (error := next(answers, None)) is not None:
+            raise error
+        return "here"
+
+    async def sleep(_: float) -> None:
+        return None
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    assert await until_answered(ask) == "here"
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["the API server is not to be had, trying again: no route to host"] * 2

@@ -145,6 +145,47 @@ async def test_a_released_lease_is_taken_at_once(world: World) -> None:
     assert (world.lease.holder, world.lease.transitions) == ("b", 1)
 
 
+async def test_a_lease_that_is_deleted_by_hand_is_not_taken_while_its_holder_may_write(world: World) -> None:
+    first, access = candidate(world, "a")
+    second, _ = candidate(world, "b")
+    await first.acquire()
+    await advance(world, 4, first, second)
+    access.broken, world.lease = True, None
+    stopped_at = world.now + Timing().renew_s
+    while not second.leads:
+        await advance(world, 2, second)
+    assert world.now >= stopped_at + WRITE_TIMEOUT_S
+
+
+async def test_a_holder_whose_lease_is_deleted_makes_it_anew(world: World) -> None:
+    first, _ = candidate(world, "a")
+    second, _ = candidate(world, "b")
+    await first.acquire()
+    await advance(world, 4, first, second)
+    world.lease = None
+    await advance(world, 30, second, first)
+    assert first.leads
+    assert not second.leads
+
+
+async def test_a_candidate_without_an_api_server_says_so_once_a_minute(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, access = candidate(world, "a")
+    access.broken = True
+    await advance(world, 121, first)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["the lease cannot be taken or renewed, trying again: no answer"] * 3
+
+
+async def test_a_lost_lease_is_told_with_what_kept_it_from_being_renewed(world: World) -> None:
+    first, access = candidate(world, "a")
+    await first.acquire()
+    access.broken = True
+    with pytest.raises(LeadershipLostError, match="not renewed for 7 s: no answer"):
+        await asyncio.wait_for(first.hold(), 5)
+
+
 async def test_a_restarted_container_takes_its_own_lease_back_at_once(world: World) -> None:
     first, _ = candidate(world, "a")
     await first.acquire()

@@ -6,10 +6,12 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from kubernetes.aio.client import ApiClient, Configuration
 from prefleet_operator.adapters.kube import GoneError, Kube, Object, Resource
 from prefleet_operator.app.config import OperatorConfig
 from prefleet_operator.app.main import Operator, Options, Process, _first_end
 from prefleet_operator.app.telemetry import Telemetry
+from prefleet_operator.app.workqueue import Key, Workqueue
 from prometheus_client import CollectorRegistry
 
 OPTIONS = Options(lease="prefleet", lease_namespace="ns", identity="pod-1", host="127.0.0.1", port=0)
@@ -94,4 +96,48 @@ async def test_all_policies_and_their_pods_are_looked_for_before_the_first_decis
     await operator.read_policies()
     assert sorted(known.name for known in operator.policies) == ["first", "second"]
     assert sorted(name for _, name in operator._cluster.attached) == ["first", "second"]
+    operator.attachments.keep(())
+
+
+async def test_a_turn_that_takes_too_long_ends_between_two_writes_and_the_one_it_is_at_has_its_time() -> None:
+    """Cut off in the middle, that write could come to pass after another operator has begun to lead."""
+    config = OperatorConfig(runtime_image="runtime:1")
+    kube = Kube(ApiClient(Configuration()), "prefleet")
+    operator = Operator(kube, config, {}, Telemetry(CollectorRegistry()), "pod-1")
+    begun, ended = 0, 0
+
+    async def turn(_: Key) -> None:
+        nonlocal begun, ended
+        while True:
+            kube.fence()
+            begun += 1
+            await asyncio.sleep(0.05)
+            ended += 1
+
+    operator.queue = Workqueue(turn)
+    running = asyncio.create_task(operator.queue.run())
+    operator.queue.mark(("ns", "many-pods"))
+    await asyncio.sleep(0.02)
+    await operator.finish(0.1)
+    running.cancel()
+    await asyncio.wait([running])
+    await kube.close()
+    assert begun == ended > 0
+
+
+async def test_an_operator_that_took_long_to_read_the_cluster_is_not_taken_to_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where an API server is slow, a restart would only have it read anew."""
+    config = OperatorConfig(runtime_image="runtime:1")
+    operator = Operator(cast(Kube, Listing()), config, {}, Telemetry(CollectorRegistry()), "pod-1")
+    monkeypatch.setattr("prefleet_operator.app.main.LIST_PAUSE_S", 0.0)
+    monkeypatch.setattr(operator.watchers, "synced", lambda: asyncio.sleep(0))
+    operator.turned_at -= 300
+    await operator.synced()
+    process = Process(config, OPTIONS)
+    process._operator, process._synced = operator, True
+    assert process._fault() is None
+    operator.turned_at -= 300
+    assert "has not turned for 300 seconds" in str(process._fault())
     operator.attachments.keep(())

@@ -41,6 +41,12 @@ def test_a_file_that_is_not_one_configuration_is_refused(tmp_path: Path, text: b
         load_config(tmp_path / "config.yaml")
 
 
+def test_a_url_with_a_password_is_shown_to_no_tenant() -> None:
+    """KEDA is told the address of an open source, in an object that a fleet's users read."""
+    sources = [SOURCE | {"url": "http://u:secret@h:9090"}, SOURCE | {"name": "open", "url": "http://h:9090/prefix"}]
+    assert parse_config(GOOD | {"metricsSources": sources}).open_prometheus == {"open": "http://h:9090/prefix"}
+
+
 def test_flags_replace_the_namespaces_of_the_file() -> None:
     config = parse_config(GOOD | {"namespaces": ["a"]})
     assert config.with_namespaces(()).namespaces == ("a",)
@@ -68,6 +74,22 @@ def test_flags_replace_the_namespaces_of_the_file() -> None:
         ),
         pytest.param(
             GOOD | {"metricsSources": [SOURCE | {"url": "prometheus:9090"}]}, "metricsSources.0.url", id="no scheme"
+        ),
+        pytest.param(
+            GOOD | {"metricsSources": [SOURCE | {"url": "http://u:secret@h:99999"}]},
+            "metricsSources.0.url: h:99999 is no address: write",
+            id="a port that cannot be",
+        ),
+        pytest.param(
+            GOOD | {"metricsSources": [SOURCE | {"url": "http://[::1"}]}, "[::1 is no address", id="half an address"
+        ),
+        pytest.param(
+            GOOD | {"metricsSources": [SOURCE | {"url": "http://h?tenant=a"}]}, "metricsSources.0.url", id="a query"
+        ),
+        pytest.param(
+            GOOD | {"metricsSources": [SOURCE | {"url": "http://u:p@h", "bearerTokenFile": "/token"}]},
+            "metricsSources.0: both a user in url and bearerTokenFile are set",
+            id="two credentials",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -62,6 +63,39 @@ async def test_a_pod_that_answers_too_much_is_missing(headers: dict[str, str], b
         reading = (await source.read([fleet], 100.0))[fleet.key].generations["p"]
     assert isinstance(reading, Missing)
     assert sentence in reading.reason
+
+
+@pytest.mark.parametrize("bound", ["NaN", "many"])
+async def test_a_pod_whose_bucket_has_no_bound_keeps_nobody_elses_readings_away(bound: str) -> None:
+    """Any tenant's pod may show one."""
+    good = 'prefleet_policy_generation 1\nprefleet_request_prompt_tokens_bucket{le="8.0"} 1\n'
+    bad = f'{good}prefleet_request_prompt_tokens_bucket{{le="{bound}"}} -3\n'
+    async with serving(bad.encode, {}) as broken, serving(good.encode, {}) as fleet, scraping() as source:
+        broken = replace(broken, namespace="other")
+        for now in (100.0, 105.0):
+            readings = await source.read([broken, fleet], now)
+    assert isinstance(readings[broken.key].generations["p"], Missing)
+    assert isinstance(readings[fleet.key].metrics.lengths, Sample)
+
+
+async def test_however_many_pods_hang_those_that_answer_are_asked_in_every_cycle() -> None:
+    held: list[asyncio.StreamWriter] = []
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    (port,) = free_ports(1)
+    server = await asyncio.start_server(hang, "127.0.0.1", port)
+    pods = tuple(PodTarget(f"hangs-{number}", Role.MIXED, "127.0.0.1", port) for number in range(12))
+    hanging = FleetQuery("other", "hangs", pods, 300.0, LengthMeasure.PROMPT)
+    source = PodScrape(timeout_s=0.1, deadline_s=0.35, concurrency=2)
+    async with serving(lambda: b"prefleet_policy_generation 1\n", {}) as fleet:
+        found = [(await source.read([hanging, fleet], 100.0 + 5 * cycle))[fleet.key] for cycle in range(8)]
+    await source.close()
+    for writer in held:
+        writer.close()
+    server.close()
+    assert [isinstance(reading.generations["p"], Sample) for reading in found[3:]] == [True] * 5
 
 
 def test_a_pod_that_ever_shows_other_series_fills_its_history() -> None:

@@ -17,7 +17,7 @@ from prefleet_operator.app.apply import merge_patch
 from prefleet_operator.app.gather import Cluster
 from prefleet_operator.app.leader import LeadershipLostError
 from prefleet_operator.app.policies import PolicyIndex
-from prefleet_operator.app.reconcile import Outcome
+from prefleet_operator.app.reconcile import TOLD_AFTER_S, Outcome
 from prefleet_operator.app.records import PodRecord
 from prefleet_operator.app.workqueue import WorkFailedError
 from prefleet_operator.core.events import Event
@@ -134,6 +134,30 @@ async def test_a_fault_of_the_operator_is_one_fleets_condition(world: World, mon
             await world.turn()
     assert world.status() == {"Accepted": ("Unknown", "ReconcileFailed")}
     assert world.outcomes == [Outcome.FAILED, Outcome.FAILED]
+    assert [write for write in world.api.writes if write.startswith("event")] == ["event ReconcileFailed"]
+    await world.turn()
+    assert world.status()["Accepted"] == ("True", "Accepted")
+
+
+async def test_an_api_server_that_keeps_failing_over_a_policy_is_said_after_a_minute(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where an admission webhook is down: a status that stays as it was would say nothing of it."""
+
+    failing = {"Accepted": ("Unknown", "ReconcileFailed")}
+
+    async def apply(resource: Resource, desired: Object) -> Object:
+        raise UnavailableError('failed calling webhook "policies.example": connection refused')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.api, "apply", apply)
+        for told in ({}, {}, failing, failing):
+            with pytest.raises(WorkFailedError):
+                await world.turn()
+            assert world.status() == told
+            world.now += TOLD_AFTER_S / 2
+    (accepted,) = world.api.objects[("prefillpolicies", "chat")]["status"]["conditions"]
+    assert 'failed calling webhook "policies.example"' in accepted["message"]
     assert [write for write in world.api.writes if write.startswith("event")] == ["event ReconcileFailed"]
     await world.turn()
     assert world.status()["Accepted"] == ("True", "Accepted")

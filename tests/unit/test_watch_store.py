@@ -12,6 +12,7 @@ from prefleet_operator.adapters import watch
 from prefleet_operator.adapters.kube import (
     LEADER_WORKER_SETS,
     PODS,
+    GoneError,
     Kube,
     NotFoundError,
     Object,
@@ -168,3 +169,30 @@ async def test_a_refusal_is_known_while_it_lasts(monkeypatch: pytest.MonkeyPatch
     await asyncio.wait_for(watcher.synced.wait(), 5)
     running.cancel()
     assert (known, watcher.refused) == ([None, "pods is forbidden"], None)
+
+
+async def test_versions_that_are_too_old_as_soon_as_they_are_listed_make_no_flood_of_lists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each list is of all pods of the cluster, and of an API server that is in trouble already."""
+    pauses: list[float] = []
+
+    class Api:
+        async def list_page(self, *_: Any) -> tuple[list[Object], str, str]:
+            return [], "3", ""
+
+        async def watch(self, *_: Any) -> AsyncIterator[tuple[str, Object]]:
+            raise GoneError("too old resource version")
+            yield "BOOKMARK", {}
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 10:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    watcher = Watcher(cast(Kube, Api()), PODS, None, "", lambda _: thing(1), Store[Thing](), lambda *_: None)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(watcher.run(), 5)
+    assert pauses[0] < 1
+    assert sum(pauses) > 60

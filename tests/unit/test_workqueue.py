@@ -40,6 +40,24 @@ async def test_a_burst_of_marks_is_one_turn() -> None:
     assert done == [A]
 
 
+async def test_between_turns_that_wait_for_nothing_others_get_their_chance() -> None:
+    """Or the Lease would not be renewed before every fleet has been looked at."""
+    done: list[Key] = []
+
+    async def work(key: Key) -> None:
+        done.append(key)
+
+    async with running(work) as queue:
+        for number in range(1000):
+            queue.mark(("ns", str(number)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert 0 < len(done) < 10
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert len(done) == 1000
+
+
 async def test_a_key_marked_during_its_turn_gets_one_more_and_never_two_at_once() -> None:
     gate, twice, inside, turns = asyncio.Event(), asyncio.Event(), 0, 0
 

@@ -172,5 +172,13 @@ def to_histogram(series: Series, name: str) -> HistogramSnapshot | None:
     return HistogramSnapshot(bounds, tuple(counts) if len(counts) > len(bounds) else (*counts, 0.0))
 
 
+def to_bound(text: str) -> float:
+    """The bound of a bucket as a label says it. Raises ValueError for one that is no number, of which NaN is one."""
+    bound = float(text)
+    if math.isnan(bound):
+        raise ValueError("a bucket's bound is NaN")
+    return bound
+
+
 def _has(series: Series, name: str) -> bool:
     return any(key == name for key, _ in series)

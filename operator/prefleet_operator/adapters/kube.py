@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
+import socket
+import struct
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -25,6 +28,9 @@ import aiohttp
 import yaml
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, ApiException, Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+logger = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -36,6 +42,7 @@ WATCH_SECONDS = 240
 WATCH_SILENCE_S = 75.0
 """A watch hears at least a bookmark a minute; one that hears nothing for longer is dead."""
 PAGE_SIZE = 500
+READ_BUFFER_BYTES = 2 * 1024 * 1024
 TOKEN_REFRESH_S = 60.0
 MAX_MESSAGE = 1000
 _UNKNOWN_FIELD = "field not declared in schema"
@@ -174,7 +181,7 @@ class Kube:
                         raise to_error(change["object"].get("code", 500), json.dumps(change["object"]).encode())
                     yield change["type"], change["object"]
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise UnavailableError(f"watching {path}: {error or type(error).__name__}") from error
+            raise UnavailableError(f"watching {path}: {str(error) or type(error).__name__}") from error
 
     async def apply(
         self, resource: Resource, desired: Object, dry_run: bool = False, manager: str | None = None
@@ -235,8 +242,10 @@ class Kube:
             response = await self._send(method, path, query or {}, body, content, timeout)
             async with response:
                 data = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnavailableError(f"{method} {path}: {error or type(error).__name__}") from error
+        except TimeoutError as error:
+            raise UnavailableError(f"{method} {path}: no answer within {timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise UnavailableError(f"{method} {path}: {str(error) or type(error).__name__}") from error
         if response.status >= 300:
             raise to_error(response.status, data)
         try:
@@ -282,7 +291,25 @@ async def connect(field_manager: str) -> Kube:
         kube_config.load_incluster_config(client_configuration=configuration)
     except kube_config.ConfigException:
         await _load_kubeconfig(configuration)
-    return Kube(ApiClient(configuration), field_manager)
+    client = ApiClient(configuration)
+    client.rest_client.pool_manager = _session(client.rest_client)
+    return Kube(client, field_manager)
+
+
+def _session(rest: RESTClientObject) -> aiohttp.ClientSession:
+    """The client's own session, but that what a request that was given up left to be sent is dropped: by the time that
+    the network takes it, another operator may lead."""
+    connector = aiohttp.TCPConnector(limit=rest.maxsize, ssl=rest.ssl_context, socket_factory=_open_socket)
+    return aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=READ_BUFFER_BYTES)
+
+
+def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that gives up what the other side has not taken within the time of a write, and at once when closed."""
+    opened = socket.socket(*address[:3])
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_TIMEOUT_S * 1000))
+    return opened
 
 
 def _kubeconfig() -> str:
@@ -372,10 +399,13 @@ def _message(data: bytes) -> str:
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again while the API server is away, with growing pauses, for as long as it takes."""
-    for pause_s in chain((0.5, 1.0, 2.0, 5.0), repeat(10.0)):
+    """Ask again while the API server is away, with growing pauses, for as long as it takes; about once a minute it is
+    said why."""
+    for failures, pause_s in enumerate(chain((0.5, 1.0, 2.0, 5.0), repeat(10.0))):
         try:
             return await ask()
-        except UnavailableError:
+        except UnavailableError as error:
+            level = logging.WARNING if failures % 6 == 0 else logging.DEBUG
+            logger.log(level, "the API server is not to be had, trying again: %s", error)
             await asyncio.sleep(pause_s)
     raise AssertionError("the pauses never end")

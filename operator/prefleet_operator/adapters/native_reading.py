@@ -23,7 +23,15 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from prefleet_operator.adapters.fleet_reading import Key, PodMetrics, Series, combine, merge_histograms, to_histogram
+from prefleet_operator.adapters.fleet_reading import (
+    Key,
+    PodMetrics,
+    Series,
+    combine,
+    merge_histograms,
+    to_bound,
+    to_histogram,
+)
 from prefleet_operator.adapters.metrics_source import PodTarget
 from prefleet_operator.api import LengthMeasure
 from prefleet_operator.core.engine_metrics import EngineMetrics
@@ -66,7 +74,7 @@ def to_series(lines: Iterable[Line], engine: EngineMetrics) -> dict[Key, float]:
     gauges: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for name, labels, value in lines:
         if name in bucket_names(engine) and "le" in labels:
-            series[name, float(labels["le"])] += value
+            series[name, to_bound(labels["le"])] += value
         elif name in engine.gauges:
             gauges[name][labels.get(engine.rank, "")].append(value)
     for name, ranks in gauges.items():

@@ -21,7 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prefleet_operator.adapters import native_reading
-from prefleet_operator.adapters.fleet_reading import GENERATION, LENGTHS, UNFINISHED, Key, Series, to_histogram
+from prefleet_operator.adapters.fleet_reading import (
+    GENERATION,
+    LENGTHS,
+    UNFINISHED,
+    Key,
+    Series,
+    to_bound,
+    to_histogram,
+)
 from prefleet_operator.adapters.metrics_source import FleetQuery
 from prefleet_operator.core.engine_metrics import EngineMetrics
 from prefleet_operator.core.histogram import closed_buckets, mean_between
@@ -107,7 +115,7 @@ def to_pod_load(query: FleetQuery, series: Series) -> PodLoad:
 def to_key(name: str, labels: Mapping[str, str]) -> Key | None:
     """The key of one sample of the runtime's answer; None for one that is not read."""
     if name in LENGTHS.values():
-        return name, float(labels["le"])
+        return name, to_bound(labels["le"])
     if name in LANE_GAUGES:
         return name, labels["lane"]
     if name == COST:

@@ -2,10 +2,13 @@
 
 Read are the runtime's exporter, or, of an engine that runs no runtime, the engine's own metrics (`vocabulary`).
 
-Each cycle asks every pod once, at most `concurrency` at a time and within a deadline for all. Of a pod's
-answer only the series that tuning reads are kept, over the fleet's window (`pod_history`), and of a fleet that is sized
-those that sizing reads, over windows of its own (`scraped_load`). A pod that no fleet names any more is forgotten after
-a minute: one that is not ready for a moment, as under saturation, keeps its window.
+Each cycle asks every pod once, at most `concurrency` at a time and within a deadline for all. Pods that did not answer
+when they were last asked come last, those that wait longest for another try before the others: however many hang, the
+pods that answer are asked in every cycle.
+
+Of a pod's answer only the series that tuning reads are kept, over the fleet's window (`pod_history`), and of a fleet
+that is sized those that sizing reads, over windows of its own (`scraped_load`). A pod that no fleet names any more is
+forgotten after a minute: one that is not ready for a moment, as under saturation, keeps its window.
 
 Left out: pods with several exporter ports.
 """
@@ -13,6 +16,7 @@ Left out: pods with several exporter ports.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -78,6 +82,7 @@ class PodScrape:
         self._histories: dict[PodKey, PodHistory] = {}
         self._loads: dict[PodKey, LoadHistory] = {}
         self._leavers = Leavers(windows.slow_s)
+        self._hung_at: dict[PodKey, float] = {}
 
     async def read(self, fleets: Sequence[FleetQuery], now: float) -> Mapping[str, FleetReading]:
         """See `MetricsSource.read`."""
@@ -87,7 +92,7 @@ class PodScrape:
         self._leavers.note(sized, now)
         kept = {(f.namespace, pod.name) for f in sized for pod in (*f.pods, *(pod for pod, _ in self._leavers.of(f)))}
         self._loads = {key: history for key, history in self._loads.items() if key in kept}
-        pages = await self._scrape_all(targets)
+        pages = await self._scrape_all(targets, now)
         return {fleet.key: self._assemble(fleet, pages, now) for fleet in fleets}
 
     async def close(self) -> None:
@@ -137,16 +142,30 @@ class PodScrape:
         metrics = to_pod_metrics(fleet, history.series())
         return _reading(page, metrics, history.at_s, fleet.window_s, now)
 
-    async def _scrape_all(self, targets: Mapping[PodKey, tuple[PodTarget, FleetQuery]]) -> dict[PodKey, _Page | str]:
+    async def _scrape_all(
+        self, targets: Mapping[PodKey, tuple[PodTarget, FleetQuery]], now: float
+    ) -> dict[PodKey, _Page | str]:
         """The page of each pod, or the sentence why there are none."""
         limit = asyncio.Semaphore(self._concurrency)
-        tasks = {key: asyncio.ensure_future(self._scrape(*target, limit)) for key, target in targets.items()}
+        self._hung_at = {key: at_s for key, at_s in self._hung_at.items() if key in targets}
+        order = sorted(targets, key=lambda key: self._hung_at.get(key, -math.inf))
+        tasks = {key: asyncio.ensure_future(self._scrape_in_turn(key, *targets[key], limit, now)) for key in order}
         if tasks:
             _, late = await asyncio.wait(tasks.values(), timeout=self._deadline_s)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         return {key: self._outcome(targets[key][0], task) for key, task in tasks.items()}
+
+    async def _scrape_in_turn(
+        self, key: PodKey, pod: PodTarget, fleet: FleetQuery, limit: asyncio.Semaphore, now: float
+    ) -> _Page:
+        """One pod's page, once there is room; a pod is taken to hang from here until it has answered."""
+        async with limit:
+            self._hung_at[key] = now
+            page = await self._scrape(pod, fleet)
+            del self._hung_at[key]
+            return page
 
     def _outcome(self, pod: PodTarget, task: asyncio.Future[_Page]) -> _Page | str:
         if task.cancelled():
@@ -158,7 +177,7 @@ class PodScrape:
             return str(error)
         raise error
 
-    async def _scrape(self, pod: PodTarget, fleet: FleetQuery, limit: asyncio.Semaphore) -> _Page:
+    async def _scrape(self, pod: PodTarget, fleet: FleetQuery) -> _Page:
         """One pod's series.
 
         Raises:
@@ -169,8 +188,7 @@ class PodScrape:
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         url = f"http://{host}:{pod.exporter_port}/metrics"
         try:
-            async with limit:
-                body = await self._get(url)
+            body = await self._get(url)
         except TimeoutError:
             raise ScrapeError(
                 f"pod {pod.name} did not answer at {url} within {self._timeout_s:g} s: {_LOOK_AT}"
@@ -256,7 +274,7 @@ def _key(name: str, labels: Mapping[str, str]) -> Key | None:
     if name == names.LONG_WAITS and labels.get("lane") != names.LONG_LANE:
         return None
     if name in _BUCKETS:
-        return name, float(labels["le"])
+        return name, names.to_bound(labels["le"])
     if name in (names.WAIT_COUNTS, names.OLDEST_WAITS):
         return name, labels["lane"]
     return (name, "") if name in _COUNTERS or name in _GAUGES else None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import ssl
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from typing import Any, TypeVar
 import aiohttp
 from yarl import URL
 
-from prefleet_operator.adapters.fleet_reading import Key, Series
+from prefleet_operator.adapters.fleet_reading import Key, Series, to_bound
 from prefleet_operator.adapters.load_promql import SAMPLES, fast_window, load_queries
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, PodTarget
 from prefleet_operator.adapters.pod_load import PodLoad, to_pod_load
@@ -172,10 +173,11 @@ class PrometheusSource:
             SourceError: any of them failed.
         """
         request = self._request_options()
-        tasks = [asyncio.ensure_future(self._ask(query, request, now)) for query in queries]
+        rows: Rows = defaultdict(dict)
+        tasks = [asyncio.ensure_future(self._ask(query, request, now, rows)) for query in queries]
         try:
             async with asyncio.timeout(self._timeout_s):
-                answers = await asyncio.gather(*tasks)
+                await asyncio.gather(*tasks)
         except TimeoutError:
             raise SourceError(
                 f"{self._title} did not answer within {self._timeout_s:g} s: check that it runs, is not overloaded, "
@@ -185,16 +187,15 @@ class PrometheusSource:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        rows: Rows = defaultdict(dict)
-        for query, answer in zip(queries, answers, strict=True):
-            self._add(rows, query, answer)
         return rows
 
-    async def _ask(self, query: Query, request: dict[str, Any], now: float) -> list[Any]:
+    async def _ask(self, query: Query, request: dict[str, Any], now: float, rows: Rows) -> None:
+        """Add the answer to one query to `rows`, and keep nothing else of it: as parsed, all answers for thousands of
+        pods together would not fit into the operator's memory."""
         data = {"query": query.expression, "time": f"{now:.3f}", "timeout": f"{self._timeout_s:g}s"}
         try:
             async with self._client().post(self._url, data=data, **request) as response:
-                body = await response.content.read(MAX_ANSWER_BYTES + 1)
+                body = bytearray()
                 while chunk := await response.content.read(MAX_ANSWER_BYTES + 1 - len(body)):
                     body += chunk
                 status = response.status
@@ -204,9 +205,9 @@ class PrometheusSource:
                 f"{self._title} cannot be asked ({why}): check its URL, and that it runs and can be reached "
                 "from the operator"
             ) from None
-        return self._vector(query, status, body)
+        self._add(rows, query, self._vector(query, status, body))
 
-    def _vector(self, query: Query, status: int, body: bytes) -> list[Any]:
+    def _vector(self, query: Query, status: int, body: bytearray) -> list[Any]:
         if len(body) > MAX_ANSWER_BYTES:
             raise SourceError(f"{self._title} answered more than {MAX_ANSWER_BYTES:,} bytes for {query.name}")
         try:
@@ -229,8 +230,8 @@ class PrometheusSource:
                 if "namespace" not in labels or "pod" not in labels:
                     continue
                 series = rows[labels["namespace"], labels["pod"]]
-                key = (query.name or labels["__name__"], _label(labels, query.label))
-                series[key] = series.get(key, 0.0) + value
+                key, counted = _cell(query.name or labels["__name__"], labels, query.label, value)
+                series[key] = series.get(key, 0.0) + counted
         except (ValueError, KeyError, TypeError, IndexError):
             raise SourceError(f"{self._title} answered rows for {query.name} that are no Prometheus vector") from None
 
@@ -256,7 +257,12 @@ class PrometheusSource:
         return options
 
 
-def _label(labels: Mapping[str, str], name: str | None) -> str | float:
-    if name is None:
-        return ""
-    return float(labels[name]) if name == "le" else labels.get(name, "")
+def _cell(name: str, labels: Mapping[str, str], label: str | None, value: float) -> tuple[Key, float]:
+    """The key and the value of one row. A bound that is no number, which any pod can show, spoils the histogram of that
+    pod and nothing else."""
+    if label != "le":
+        return (name, labels.get(label, "") if label is not None else ""), value
+    try:
+        return (name, to_bound(labels["le"])), value
+    except (ValueError, KeyError):
+        return (name, math.inf), math.nan

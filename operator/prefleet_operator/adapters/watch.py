@@ -3,7 +3,7 @@
     1. list page by page; the store then holds exactly what the list says, or later writes
     2. watch from there; every change goes to the store, and on to `on_change` if the record has changed
     3. the server ends a watch every few minutes: watch again from the last version; if that is too old (410),
-       list again; if the server is away, try again with growing pauses
+       list again; if the server is away, or says so again and again, try again with growing pauses
 
 The answer to a write of our own is put into the store at once (`Store.put`), so that no decision is taken on
 an object older than the last write. Versions decide which is newer; they are numbers that rise within a kind.
@@ -149,8 +149,10 @@ class Watcher(Generic[R]):
                     self._take(change, found)
                     self.refused, failures = None, 0
                 await asyncio.sleep(RECONNECT_PAUSE_S)
-            except GoneError:
+            except GoneError as error:
                 version = None
+                await asyncio.sleep(self._pause(failures, error) if failures else RECONNECT_PAUSE_S)
+                failures += 1
             except KubeError as error:
                 version = None if isinstance(error, NotFoundError) else version
                 self.refused = str(error) if isinstance(error, RefusedError) else self.refused

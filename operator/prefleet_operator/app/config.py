@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -27,9 +28,36 @@ class MetricsSource(Model):
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$")]
     type: Literal["Prometheus"]
-    url: Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")]
     bearer_token_file: Annotated[str, Field(pattern="^/")] | None = None
     ca_file: Annotated[str, Field(pattern="^/")] | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _has_a_host_and_a_port_that_can_be(cls, value: str) -> str:
+        try:
+            parts = urlsplit(value)
+            possible = bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            possible = False
+        if not possible:
+            raise ValueError(f"{value.rpartition('@')[2]} is no address: write one such as http://prometheus:9090")
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_credential(self) -> Self:
+        if self.bearer_token_file is not None and self._names_a_user:
+            raise ValueError("both a user in url and bearerTokenFile are set: write one of the two")
+        return self
+
+    @property
+    def _names_a_user(self) -> bool:
+        return "@" in urlsplit(self.url).netloc
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody who reaches it is answered, without credentials and without an authority of its own."""
+        return self.bearer_token_file is None and self.ca_file is None and not self._names_a_user
 
 
 class SizingWindows(Model):
@@ -79,11 +107,7 @@ class OperatorConfig(Model):
     @property
     def open_prometheus(self) -> dict[str, str]:
         """The addresses of the sources that answer without credentials, by name: what others may be told to ask."""
-        return {
-            source.name: source.url
-            for source in self.metrics_sources
-            if source.bearer_token_file is None and source.ca_file is None
-        }
+        return {source.name: source.url for source in self.metrics_sources if source.open}
 
     @field_validator("loop_interval")
     @classmethod

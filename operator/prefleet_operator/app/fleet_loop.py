@@ -2,7 +2,8 @@
 
 A turn comes every `interval_s`, or every second while a changed policy is on its way to the pods, or at once
 when a fleet needs its first reading. A source that fails or takes too long leaves Missing for its own fleets;
-nothing that happens to one source or fleet stops the loop.
+nothing that happens to one source or fleet stops the loop. A source that has not answered when the next turn is due is
+left to it, and is not asked again before: fleets of the others are not looked at less often.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prefleet_operator.adapters.metrics_source import FleetQuery, FleetReading, MetricsSource
 from prefleet_operator.adapters.role_load import missing_loads
-from prefleet_operator.api import ConditionType, InvalidSpecError, parse_spec
+from prefleet_operator.api import POD_SCRAPE, ConditionType, InvalidSpecError, parse_spec
 from prefleet_operator.app.claims import overlap_of
 from prefleet_operator.app.gather import Cluster, query
 from prefleet_operator.app.policies import PolicyIndex, PolicyRecord
@@ -53,22 +54,34 @@ class FleetLoop:
         self._now = now
         self._clock = clock
         self._observe = observe
+        self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Turn for ever."""
-        while True:
-            begun = self._clock()
-            self._readings.asked.clear()
-            try:
-                await self.turn()
-            except Exception:
-                logger.exception("a turn of the fleet loop failed; the next one follows")
-            self._observe(self._clock() - begun)
-            await self._pause(self._interval() - (self._clock() - begun))
+        try:
+            while True:
+                begun = self._clock()
+                self._readings.asked.clear()
+                try:
+                    await self.turn()
+                except Exception:
+                    logger.exception("a turn of the fleet loop failed; the next one follows")
+                self._observe(self._clock() - begun)
+                await self._pause(self._interval() - (self._clock() - begun))
+        finally:
+            for asking in self._asking.values():
+                asking.cancel()
 
     async def turn(self) -> None:
-        """Ask all sources, then have every fleet looked at."""
-        await asyncio.gather(*(self._ask(name, queries) for name, queries in self._queries().items()))
+        """Ask all sources that are not busy answering, then have every fleet looked at."""
+        for name, queries in self._queries().items():
+            if name not in self._asking:
+                self._asking[name] = asyncio.create_task(self._ask(name, queries))
+        if self._asking:
+            await asyncio.wait(self._asking.values(), timeout=self._interval())
+        answered = [self._asking.pop(name) for name, asking in list(self._asking.items()) if asking.done()]
+        for asking in answered:
+            asking.result()
         self._readings.keep({policy.uid for policy in self._policies})
         for policy in self._policies:
             self._queue.mark(policy.key)
@@ -103,7 +116,10 @@ class FleetLoop:
     async def _ask(self, name: str, queries: Mapping[str, FleetQuery]) -> None:
         answers = await self._read(name, tuple(queries.values()))
         now = self._now()
+        still = {policy.uid for policy in self._policies if policy.spec.get("metricsSource", POD_SCRAPE) == name}
         for uid, asked in queries.items():
+            if uid not in still:
+                continue
             answer = answers.get(asked.key) or silent(asked, f"{name} said nothing of it.")
             self._readings.put(uid, answer, now, name)
 

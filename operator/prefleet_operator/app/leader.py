@@ -10,7 +10,8 @@
 
 so that the rule holds as long as renew_s + WRITE_TIMEOUT_S < lease_s, whatever is said by clocks on other
 machines, and after any stop of the process (SIGSTOP, a frozen node). The clock is monotonic. An identity may take
-back its own Lease at once: a restarted container has the name of its pod, and its predecessor is dead.
+back its own Lease at once: a restarted container has the name of its pod, and its predecessor is dead. A Lease that
+somebody has deleted under its holder counts, to a candidate that has seen it held, as held for that duration more.
 
 Left out: what to do with leadership, and how to end the process.
 """
@@ -23,9 +24,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from prefleet_operator.adapters.kube import WRITE_TIMEOUT_S, KubeError, RefusedError
+from prefleet_operator.adapters.kube import WRITE_TIMEOUT_S, ConflictError, KubeError
 
 logger = logging.getLogger(__name__)
+
+
+COMPLAIN_EVERY_S = 60.0
+DELETED = "deleted"
+"""Stands for the version of a Lease that is not there any more."""
 
 
 class LeadershipLostError(Exception):
@@ -84,6 +90,9 @@ class Election:
         self._sleep = sleep
         self._seen_version = ""
         self._seen_at = 0.0
+        self._others: Lease | None = None
+        self._fault = ""
+        self._told_at = float("-inf")
         self._valid_until = float("-inf")
         self._held: Lease | None = None
 
@@ -109,7 +118,8 @@ class Election:
             await self._sleep(self._timing.retry_s)
             if not await self._attempt() and self._seen_version:
                 raise LeadershipLostError("another holds the lease")
-            self.check()
+            if not self.leads:
+                raise LeadershipLostError(f"the lease was not renewed for {self._timing.renew_s:g} s: {self._fault}")
 
     async def release(self) -> None:
         """Give the Lease up, so that another may lead at once. Call it after the last write."""
@@ -127,21 +137,40 @@ class Election:
         try:
             async with asyncio.timeout(self._timing.request_s):
                 lease = await self._leases.read()
-                if lease is not None and self._held_by_another(lease):
+                if self._held_by_another(lease):
                     return False
                 sent_at = self._clock()
                 self._held = await self._leases.write(self._ours(lease))
-        except (KubeError, TimeoutError) as error:
-            level = logging.WARNING if isinstance(error, RefusedError) else logging.DEBUG
-            logger.log(level, "no lease this time: %s", error or type(error).__name__)
+        except ConflictError as error:
+            logger.debug("no lease this time: %s", error)
+            self._fault = str(error)
+            return False
+        except KubeError as error:
+            self._complain(str(error))
+            return False
+        except TimeoutError:
+            self._complain(f"the API server did not answer within {self._timing.request_s:g} s")
             return False
         self._valid_until = sent_at + self._timing.renew_s
-        self._seen_version = ""
+        self._seen_version, self._others = "", None
         return True
 
-    def _held_by_another(self, lease: Lease) -> bool:
-        if lease.holder in ("", self._identity):
+    def _complain(self, fault: str) -> None:
+        """Say why there is no lease: at once, and again each minute while there is none."""
+        self._fault = fault
+        now = self._clock()
+        if now - self._told_at >= COMPLAIN_EVERY_S:
+            self._told_at = now
+            logger.warning("the lease cannot be taken or renewed, trying again: %s", fault)
+
+    def _held_by_another(self, found: Lease | None) -> bool:
+        lease = found
+        if lease is None and self._others is not None:
+            lease = replace(self._others, version=DELETED)
+        if lease is None or lease.holder in ("", self._identity):
+            self._others = None
             return False
+        self._others = lease
         if lease.version != self._seen_version:
             self._seen_version, self._seen_at = lease.version, self._clock()
         return self._clock() - self._seen_at < lease.duration_s

@@ -3,7 +3,8 @@
     standby   serves its health and waits for the Lease
     leading   kopf watches policies, watchers keep pods (those that policies attach, too) and children, the fleet loop
               measures, the queue reconciles; all of it ends the process if any of it ends
-    stopping  (SIGTERM) nothing new is begun, what is being written ends, and only then the Lease is released
+    stopping  (SIGTERM) nothing new is begun, what is being written ends, and only then the Lease is released; a turn
+              that takes too long is cut off between two writes, never in one
 
 A process that loses its Lease ends at once, without tidying up: everything it might tidy could be a write.
 """
@@ -16,6 +17,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -150,6 +152,7 @@ class Operator:
             key = child.identity.namespace, child.identity.fleet
             if child.held and self.policies.get(key) is None:
                 self.queue.mark(key)
+        self.turned_at = time.monotonic()  # however long that took, the loop has not begun yet
 
     async def read_policies(self) -> None:
         """Know all policies before the first is decided about: whom an older one's pods belong to must not depend on
@@ -171,6 +174,17 @@ class Operator:
                 self._know(PolicyRecord.of(found))
             if not token:
                 return
+
+    async def finish(self, timeout_s: float) -> None:
+        """Begin no more turns and let those that are on end. One that takes longer ends with the write that it is at,
+        which has its time: cut off, it could come to pass after another operator has begun to lead."""
+        try:
+            await self.queue.drain(timeout_s)
+        except TimeoutError:
+            logger.warning("some turns did not end within %.0f seconds: they write nothing more", timeout_s)
+            self._kube.fence = _write_nothing
+            with suppress(TimeoutError):
+                await self.queue.drain(WRITE_TIMEOUT_S)
 
     def _mark_all(self, namespace: str) -> None:
         for policy in self.policies:
@@ -299,10 +313,7 @@ class Process:
 
     async def _stop(self, operator: Operator, work: list[asyncio.Task[Any]]) -> None:
         """End what is being written, while the Lease is still renewed; then end everything."""
-        try:
-            await operator.queue.drain(DRAIN_S)
-        except TimeoutError:
-            logger.warning("some writes did not end within %.0f seconds and are cut off", DRAIN_S)
+        await operator.finish(DRAIN_S)
         for task in reversed(work):
             task.cancel()
         await asyncio.wait(work, timeout=DRAIN_S)
@@ -333,6 +344,10 @@ class Process:
     def _not_ready(self) -> str | None:
         leading = self._operator is not None
         return "leads, and is still reading the cluster" if leading and not self._synced else self._fault()
+
+
+def _write_nothing() -> None:
+    raise LeadershipLostError("the operator stops")
 
 
 async def _first_end(work: list[asyncio.Task[Any]], until: asyncio.Task[Any] | None = None) -> None:

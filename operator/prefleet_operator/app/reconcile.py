@@ -7,7 +7,8 @@
        then say what happened
 
 The status is written after the objects, so a status never promises what was not applied. A fault ends the turn
-with Accepted saying so (where the API server still answers), and the queue tries again after a pause.
+with Accepted saying so (where the API server still answers), and the queue tries again after a pause. Of an API server
+that does not do what it is asked, which mostly passes, it is said once that has gone on for `TOLD_AFTER_S`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ from prefleet_operator.core.status import refused
 from prefleet_operator.render import live_config_map_name
 
 logger = logging.getLogger(__name__)
+
+
+TOLD_AFTER_S = 60.0
 
 
 class _UnservedKindError(Exception):
@@ -122,6 +126,7 @@ class Reconciler:
         self._count = count
         self._follow = follow
         self._overlaps = Overlaps(policies, cluster)
+        self._failing_since_s: dict[Key, float] = {}
 
     async def reconcile(self, key: Key) -> None:
         """One turn. Raises WorkFailedError if it should be tried again."""
@@ -129,6 +134,7 @@ class Reconciler:
         if policy is None or policy.deleting:
             self._applier.forget(*key)
             self._overlaps.forget(key)
+            self._failing_since_s.pop(key, None)
             if policy is None:
                 await self._leave_what_stays(key)
             return
@@ -138,6 +144,8 @@ class Reconciler:
             self._readings.ask()
             return
         outcome = await self._guarded(policy)
+        if outcome is not Outcome.FAILED:
+            self._failing_since_s.pop(key, None)
         self._count(outcome)
         if outcome in (Outcome.REFUSED, Outcome.FAILED):
             raise WorkFailedError
@@ -173,6 +181,7 @@ class Reconciler:
             return Outcome.GONE
         except KubeError as error:
             logger.warning("%s/%s: %s; trying again", policy.namespace, policy.name, error)
+            await self._say_failing(policy.key, error)
             return Outcome.FAILED
         except LeadershipLostError as error:
             logger.warning("%s/%s: nothing more is written: %s", policy.namespace, policy.name, error)
@@ -185,6 +194,19 @@ class Reconciler:
             )
             await self._say_refused(policy, policy.status, Reason.RECONCILE_FAILED, message)
             return Outcome.FAILED
+
+    async def _say_failing(self, key: Key, error: KubeError) -> None:
+        """Of a write that fails again and again, as where an admission webhook is down, the user must see more than an
+        old status."""
+        now = self._now()
+        latest = self._policies.get(key)
+        if now - self._failing_since_s.setdefault(key, now) < TOLD_AFTER_S or latest is None:
+            return
+        message = (
+            f"For a minute and more the API server has not done what this policy needs ({error}), and the operator "
+            "tries again: see to what keeps it; what runs is left as it is."
+        )
+        await self._say_refused(latest, latest.status, Reason.RECONCILE_FAILED, message)
 
     async def _turn(self, policy: PolicyRecord) -> Outcome:
         attempt = self._decide(policy)

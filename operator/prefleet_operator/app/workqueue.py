@@ -82,6 +82,7 @@ class Workqueue:
                 if not self._busy:
                     self._idle.set()
             self._pause(key, pause_s)
+            await asyncio.sleep(0)
 
     async def _turn(self, key: Key) -> float:
         """Work once; seconds until the key's next turn may begin."""
