@@ -73,6 +73,7 @@ async def measure(
     active = await asyncio.to_thread(_policy_active, fleet)
     status = await asyncio.to_thread(fleet.status)
     propagation_s = await asyncio.to_thread(_propagation_s, fleet, policy, show)
+    active = await asyncio.to_thread(_policy_active, fleet) and active  # what is shown last is to be in force, too
     summary = _summary(fleet, trace, status, active, propagation_s, outcomes, waits)
     return Measured(summary, titles, outcomes)
 
