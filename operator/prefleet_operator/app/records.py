@@ -6,8 +6,6 @@ which a fleet has two or three, that is what its pods were made of, too: some 4 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -35,6 +33,7 @@ from prefleet_operator.render import (
     TEMPLATE_ANNOTATION,
     TEMPLATE_FIELDS,
     Revision,
+    digest_of,
     template_digest,
 )
 
@@ -163,7 +162,7 @@ class ChildRecord:
         return cls(
             identity=identify(child),
             role=Role(label) if label in set(Role) else None,
-            owned_fields=hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16],
+            owned_fields=digest_of(fields),
             ours=bool(fields),
             owns_policy=native or {f"f:{POLICY_FILE}", f"f:{DECODE_POLICY_FILE}"} <= data_fields,
             native=native,

@@ -68,6 +68,8 @@ def find_leaving(policy: PolicyRecord, cluster: Cluster, fleet: Mapping[str, Rol
     """What becomes of roles that the spec has no more. `fleet`: those that it has."""
     workloads = cluster.workloads(policy.key)
     roles = {each.role for each in workloads if each.role is not None and each.ours and not each.deleting} - set(fleet)
+    if not roles:
+        return Leaving()
     pods = [pod for pod in cluster.made_pods(*policy.key) if not pod.terminating]
     troubles = cluster.troubles(policy.key, pods, now).values()
     refused = any(each.refused for each in workloads if each.role in fleet)

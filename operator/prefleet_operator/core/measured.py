@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from prefleet_operator.api import Condition, ConditionType, Role
 from prefleet_operator.core.observed import HistogramSnapshot, Missing, Reading, Sample, Stale
-from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.reasons import UNMEASURED, Reason
 from prefleet_operator.core.status import FALSE, TRUE, UNKNOWN, Facts, Verdict, find_condition
 from prefleet_operator.core.tuning import format_time
 
@@ -29,7 +29,6 @@ FIRST_METRICS_S = 60
 """How long a pod may serve before its metrics are missed: two scrapes at Prometheus's usual interval."""
 
 _KIND = ConditionType.METRICS_AVAILABLE
-_GAPS = (Reason.METRICS_MISSING, Reason.METRICS_STALE)
 
 Lengths = Reading[HistogramSnapshot]
 
@@ -75,7 +74,9 @@ def is_brief_gap(
 
 def pass_over(verdicts: Sequence[Verdict], standing: Sequence[Condition]) -> tuple[Verdict, ...]:
     """The verdicts less those that tell of nothing but a gap, where another of their kind stands already."""
-    return tuple(each for each in verdicts if each.reason not in _GAPS or find_condition(standing, each.type) is None)
+    return tuple(
+        each for each in verdicts if each.reason not in UNMEASURED or find_condition(standing, each.type) is None
+    )
 
 
 def _tell_stale(source: str, lengths: Stale[HistogramSnapshot]) -> str:

@@ -35,7 +35,7 @@ from prefleet_operator.core.measured import is_brief_gap, judge_metrics, pass_ov
 from prefleet_operator.core.native_policy import FleetPolicy, as_run
 from prefleet_operator.core.policy_active import judge_policy_active
 from prefleet_operator.core.ready import judge_ready
-from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.reasons import UNMEASURED, Reason
 from prefleet_operator.core.restart_budget import within_budget
 from prefleet_operator.core.runtime_policy import to_fleet_policy
 from prefleet_operator.core.scaling import judge_growth, judge_room, judge_scaling, scale_events, tell_others
@@ -222,7 +222,7 @@ def judge_tuned(decision: TuningDecision, noisy: bool) -> Verdict:
     `noisy`: the evidence has not changed enough to be written anew, so neither have the numbers in the message.
     """
     leading = decision.leading
-    missing = leading.reason in (Reason.METRICS_MISSING, Reason.METRICS_STALE)
+    missing = leading.reason in UNMEASURED
     status = TRUE if decision.settled else UNKNOWN if missing else FALSE
     return Verdict(ConditionType.TUNED, status, leading.reason, leading.message, noisy)
 

@@ -108,3 +108,7 @@ class Reason(StrEnum):
 
     # What stays when nobody writes it any more.
     CONFIG_MAP_KEPT = "ConfigMapKept"
+
+
+UNMEASURED = (Reason.METRICS_MISSING, Reason.METRICS_STALE)
+"""Reasons that tell of no fresh measurement, and of nothing else."""

@@ -124,8 +124,13 @@ def template_digest(kind: str, template: Object) -> str:
     return str(annotations.get(TEMPLATE_ANNOTATION, ""))
 
 
+def digest_of(document: Object) -> str:
+    """A digest by which two documents are told apart, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def _stamped(kind: str, template: Object) -> Object:
-    digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
+    digest = digest_of(template)
     pod = _leader(kind, template)
     annotations = pod["metadata"].get("annotations", {}) | {TEMPLATE_ANNOTATION: digest}
     return _with_leader(kind, template, pod | {"metadata": pod["metadata"] | {"annotations": annotations}})
@@ -210,14 +215,14 @@ def _source(rendered: Object, spec: PrefillPolicySpec, policy: FleetPolicy, upgr
         made_of |= {name: _given(part) for name, part in _parts(spec).items()}
         if spec.engine.told_at_start and role != Role.DECODE:
             made_of["generation"] = policy.generation
-    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+    return digest_of(made_of)
 
 
 def made_of(spec: PrefillPolicySpec, role: Role, upgrade: str) -> str:
     """A digest of all in the PrefillPolicy that the pods of one role are made of, but for the policy in force."""
     others = {other.value for other in spec.roles() if other is not role}
     parts = {name: _given(part) for name, part in _parts(spec).items() if name not in others}
-    return hashlib.sha256(json.dumps(parts | {"upgrade": upgrade}, sort_keys=True).encode()).hexdigest()[:16]
+    return digest_of(parts | {"upgrade": upgrade})
 
 
 def _parts(spec: PrefillPolicySpec) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 from prefleet_operator.api import Role
 from prefleet_operator.core.observed import HistogramSnapshot, Missing, Reading, Sample, Stale
-from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.reasons import UNMEASURED, Reason
 from prefleet_operator.core.sizing import steps, waits
 from prefleet_operator.core.sizing.arbiter import Act, arbitrate
 from prefleet_operator.core.sizing.values import (
@@ -260,7 +260,7 @@ def _told(need: _Need) -> str:
 
 # --- all roles ---------------------------------------------------------------------------------------------------
 
-_HOLDS = (Reason.METRICS_MISSING, Reason.METRICS_STALE, Reason.LEARNING_CAPACITY, Reason.SCALED_BY_ANOTHER)
+_HOLDS = (*UNMEASURED, Reason.LEARNING_CAPACITY, Reason.SCALED_BY_ANOTHER)
 
 
 def _together(sizes: Mapping[Role, RoleSize], inputs: SizingInputs) -> dict[Role, RoleSize]:

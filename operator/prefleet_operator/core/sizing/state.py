@@ -25,7 +25,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from prefleet_operator.api import Actuator, Role, RoleSizeStatus, SizingStatus
-from prefleet_operator.core.reasons import Reason
+from prefleet_operator.core.reasons import UNMEASURED, Reason
 from prefleet_operator.core.sizing.arbiter import WaitsMemory
 from prefleet_operator.core.sizing.steps import remember
 from prefleet_operator.core.sizing.values import MARKS, Glance, Mark, RoleMemory, RoleSize, SizingMemory
@@ -39,7 +39,6 @@ CLOCK_SKEW_S = 60.0
 
 STEADY_S = 60.0
 """For how long a number that stays must do so for another reason before that is said."""
-_BLIND = (Reason.METRICS_MISSING, Reason.METRICS_STALE)
 RECALLED = 0
 """The generation of a state that another process has left."""
 
@@ -173,8 +172,8 @@ def _numbers(status: SizingStatus) -> object:
 
 def _sees_again(previous: SizingStatus, current: SizingStatus) -> bool:
     """Whether a role is measured of which the status says that it is not."""
-    blind = {size.name for size in previous.roles if size.reason in _BLIND}
-    return any(size.name in blind and size.reason not in _BLIND for size in current.roles)
+    blind = {size.name for size in previous.roles if size.reason in UNMEASURED}
+    return any(size.name in blind and size.reason not in UNMEASURED for size in current.roles)
 
 
 def _words(status: SizingStatus) -> object:
