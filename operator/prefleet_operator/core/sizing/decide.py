@@ -79,6 +79,8 @@ class _Need:
 def decide_size(inputs: SizingInputs, memory: SizingMemory, now: float) -> tuple[SizingDecision, SizingMemory]:
     """One decision. `now` in Unix seconds."""
     act, waits_memory, told = arbitrate(inputs.waits, memory.waits, inputs.rules.cooldown_s, now)
+    # Windows open and close with a period: one that ended within it would be over for those alone who ask just then.
+    now = float(steps.began(now))
     sizes: dict[Role, RoleSize] = {}
     memories: dict[Role, RoleMemory] = {}
     for role, signals in inputs.roles.items():
